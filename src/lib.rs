@@ -1,1 +1,7 @@
-//! adaroll
+//! adaroll: the rollout server that stands between a trainer and its language model.
+//!
+//! Dependencies point one way: `server -> rollout -> engine -> model -> ops`. `rollout::plan` and `reward` know nothing of engines.
+//!
+//! The public surface is what the binary uses; see ARCHITECTURE in the README's tour for how a rollout flows.
+
+pub mod engine;

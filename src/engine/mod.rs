@@ -1,0 +1,11 @@
+//! Requests in, tokens out.
+//!
+//! One loop on its own thread, three calls a step: schedule, run, postprocess. The handle in [`api`] is the only way in: plain
+//! structs go in, a stream of events comes out.
+
+pub mod api;
+
+pub use api::{
+    CancelAck, Engine, EngineInfo, EngineStats, Event, FinishReason, RequestId, Sample, SampleRequest, SampleStream, SamplingParams, ScoreRequest,
+    Scores, StopMatch, StreamKey, SubmitError,
+};
