@@ -1,0 +1,496 @@
+//! What runs in the next step. Pure: no model, no clock, no channel; tested alone over thousands of random schedules.
+//!
+//! There is no prefill phase and no decode phase. Every sequence has `known` tokens (prompt and drawn) and `computed` ones (keys and values
+//! are in the cache); a step gives each `min(known - computed, what is left of the budget)` rows, and a sequence whose `computed` has reached
+//! `known` draws. Chunked prefill, decode, recomputation after a preemption and scoring are all this one rule.
+//!
+//! Invariants: `computed <= known`; a block table covers `computed`; a block is written only where [`Blocks::writable`]; a sequence that cannot
+//! get a block takes those of the youngest one, which starts again later from its known tokens.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::api::RequestId;
+use super::blocks::{Blocks, PrefixId};
+use crate::ops::{BLOCK_TOKENS, Batch, Segment};
+
+/// What a sequence is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Draws tokens after its prompt.
+    Sample,
+    /// Its tokens from this position on are scored; nothing is drawn.
+    Score(usize),
+}
+
+/// A sequence of tokens on its way through the engine.
+struct Sequence {
+    purpose: Purpose,
+    prompt: Arc<[u32]>,
+    drawn: Vec<u32>,
+    computed: usize,
+    /// Highest `computed` it ever had: what is computed below it is work done twice.
+    reached: usize,
+    blocks: Vec<u32>,
+    /// Whole blocks at the front that are published (or were found), and the prefix they end.
+    published: usize,
+    prefix: PrefixId,
+    /// Samples of the same prompt that wait for this one's prefill.
+    followers: Vec<RequestId>,
+    /// Step in which it last got rows.
+    scheduled: u64,
+}
+
+impl Sequence {
+    /// Tokens whose keys and values are wanted. The last token of a scored sequence is looked at and never computed.
+    fn wanted(&self) -> usize {
+        match self.purpose {
+            Purpose::Sample => self.prompt.len() + self.drawn.len(),
+            Purpose::Score(_) => self.prompt.len() - 1,
+        }
+    }
+
+    fn token(&self, position: usize) -> u32 {
+        match position.checked_sub(self.prompt.len()) {
+            None => self.prompt[position],
+            Some(i) => self.drawn[i],
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.wanted() - self.computed
+    }
+
+    /// First position whose logits are wanted.
+    fn logits_from(&self) -> usize {
+        match self.purpose {
+            Purpose::Sample => self.wanted() - 1,
+            Purpose::Score(from) => from - 1,
+        }
+    }
+}
+
+/// Limits of a step and of the batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Rows of a step.
+    pub batch_tokens: usize,
+    /// Sequences that run at a time; also the most rows of logits in a step.
+    pub sequences: usize,
+}
+
+/// The rows that one sequence got in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The sequence.
+    pub id: RequestId,
+    /// Its rows.
+    pub rows: usize,
+    /// First of its logits among the step's logits.
+    pub logits: usize,
+    /// Number of its rows that give logits (the last ones).
+    pub num_logits: usize,
+}
+
+/// A step, besides the rows themselves (those are in the batch).
+#[derive(Clone, Debug, Default)]
+pub struct Step {
+    /// Blocks to copy before anything is written, in this order.
+    pub copies: Vec<(u32, u32)>,
+    /// Who got which rows.
+    pub parts: Vec<Part>,
+}
+
+/// What became of a part once its rows were computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// This sequence draws its next token from this row of the logits.
+    Draw {
+        /// The sequence.
+        id: RequestId,
+        /// Row of the logits.
+        logits: usize,
+    },
+    /// These rows of logits belong to tokens `from..from + rows` of a scored sequence; `done` if they are the last.
+    Scored {
+        /// The sequence.
+        id: RequestId,
+        /// First row of the logits.
+        logits: usize,
+        /// Number of rows.
+        rows: usize,
+        /// Position of the token that the first row predicts.
+        from: usize,
+        /// No more rows follow.
+        done: bool,
+    },
+}
+
+/// Counters of the scheduler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Prompt tokens computed for the first time by their sequence.
+    pub prompt_computed: u64,
+    /// Prompt tokens found in the cache or shared at a fork.
+    pub prompt_cached: u64,
+    /// Tokens computed again after a preemption.
+    pub recomputed: u64,
+    /// Preemptions.
+    pub preemptions: u64,
+}
+
+/// All sequences of an engine and the blocks they hold.
+pub struct Scheduler {
+    limits: Limits,
+    blocks: Blocks,
+    sequences: HashMap<RequestId, Sequence>,
+    /// Those that hold blocks, in the order of their admission.
+    running: Vec<RequestId>,
+    waiting: VecDeque<RequestId>,
+    /// Who is computing a prompt for the first time.
+    leaders: HashMap<Arc<[u32]>, RequestId>,
+    step: u64,
+    /// Counters.
+    pub counters: Counters,
+}
+
+impl Scheduler {
+    /// An empty scheduler.
+    pub fn new(limits: Limits, blocks: Blocks) -> Self {
+        assert!(limits.batch_tokens > 0 && limits.sequences > 0);
+        Scheduler {
+            limits,
+            blocks,
+            sequences: HashMap::new(),
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            leaders: HashMap::new(),
+            step: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// The blocks.
+    pub fn blocks(&self) -> &Blocks {
+        &self.blocks
+    }
+
+    /// Sequences that hold blocks.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Sequences that hold none.
+    pub fn waiting(&self) -> usize {
+        self.sequences.len() - self.running.len()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.sequences.is_empty()
+    }
+
+    /// Queues a sequence. Its prompt (a scored sequence: all but the last token) and everything it may draw must fit the blocks there are.
+    pub fn add(&mut self, id: RequestId, prompt: Arc<[u32]>, purpose: Purpose) {
+        let sequence = Sequence {
+            purpose,
+            prompt,
+            drawn: Vec::new(),
+            computed: 0,
+            reached: 0,
+            blocks: Vec::new(),
+            published: 0,
+            prefix: self.blocks.root(),
+            followers: Vec::new(),
+            scheduled: 0,
+        };
+        self.sequences.insert(id, sequence);
+        self.waiting.push_back(id);
+    }
+
+    /// Plans the next step: fills `batch` and says who got which rows. An empty step means that there is nothing to do.
+    pub fn schedule(&mut self, batch: &mut Batch) -> Step {
+        batch.clear();
+        self.step += 1;
+        let mut step = Step::default();
+        // Sequences that go on by one token first: a long prefill never holds them up.
+        let order = self.running.clone();
+        let one_token = |s: &Sequence| s.pending() == 1;
+        for decode in [true, false] {
+            for &id in &order {
+                // A preemption on the way may have taken it out.
+                if self.sequences[&id].blocks.is_empty() && self.waiting.contains(&id) {
+                    continue;
+                }
+                if self.sequences[&id].scheduled != self.step && one_token(&self.sequences[&id]) == decode {
+                    self.give_rows(id, batch, &mut step);
+                }
+            }
+        }
+        self.admit(batch, &mut step);
+        step
+    }
+
+    /// Gives a running sequence as many rows as it needs and the budget allows.
+    fn give_rows(&mut self, id: RequestId, batch: &mut Batch, step: &mut Step) {
+        let s = &self.sequences[&id];
+        let mut rows = s.pending().min(self.limits.batch_tokens - batch.rows());
+        // Every row from `logits_from` on gives logits, of which a step has few.
+        let room = self.limits.sequences - batch.logit_rows.len();
+        let before_logits = s.logits_from().saturating_sub(s.computed);
+        rows = rows.min(before_logits + room);
+        if rows == 0 || !self.reserve(id, rows, &mut step.copies) {
+            return;
+        }
+        let Some(s) = self.sequences.get_mut(&id) else { return };
+        s.scheduled = self.step;
+        let first = batch.rows();
+        batch.segments.push(Segment { row: first, rows, start: s.computed, table: batch.tables.len() });
+        batch.tables.extend_from_slice(&s.blocks);
+        let logits = batch.logit_rows.len();
+        for position in s.computed..s.computed + rows {
+            batch.tokens.push(s.token(position));
+            batch.positions.push(position as u32);
+            batch.slots.push(s.blocks[position / BLOCK_TOKENS] * BLOCK_TOKENS as u32 + (position % BLOCK_TOKENS) as u32);
+            if position >= s.logits_from() {
+                batch.logit_rows.push(batch.tokens.len() as u32 - 1);
+            }
+        }
+        step.parts.push(Part { id, rows, logits, num_logits: batch.logit_rows.len() - logits });
+    }
+
+    /// Makes the blocks of the next `rows` tokens exist and be writable. Takes blocks from younger sequences if it must; gives up if only
+    /// sequences that already have rows in this step could give any.
+    fn reserve(&mut self, id: RequestId, rows: usize, copies: &mut Vec<(u32, u32)>) -> bool {
+        let s = &self.sequences[&id];
+        let (first, last) = (s.computed / BLOCK_TOKENS, (s.computed + rows - 1) / BLOCK_TOKENS);
+        for i in first..=last {
+            let held = self.sequences[&id].blocks.get(i).copied();
+            if held.is_some_and(|b| self.blocks.writable(b)) {
+                continue;
+            }
+            loop {
+                if let Some(new) = self.blocks.allocate() {
+                    let Some(s) = self.sequences.get_mut(&id) else { return false };
+                    match held {
+                        Some(old) => {
+                            s.blocks[i] = new;
+                            copies.push((old, new));
+                            self.blocks.release(&[old]);
+                        }
+                        None => s.blocks.push(new),
+                    }
+                    break;
+                }
+                // Nothing is free. A block that only this sequence holds need not be copied: the cache forgets it.
+                if held.is_some_and(|b| self.blocks.withdraw(b)) {
+                    break;
+                }
+                let victim = self.running.iter().rev().copied().find(|v| self.sequences[v].scheduled != self.step);
+                match victim {
+                    None => return false,
+                    Some(v) => {
+                        self.preempt(v);
+                        if v == id {
+                            return false;
+                        }
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes a sequence's blocks. It starts again from its known tokens, before everything else that waits.
+    fn preempt(&mut self, id: RequestId) {
+        self.counters.preemptions += 1;
+        self.stop_running(id);
+        self.waiting.push_front(id);
+    }
+
+    /// Frees the blocks of a running sequence; those that waited for its prefill go back to the queue.
+    fn stop_running(&mut self, id: RequestId) {
+        self.running.retain(|r| *r != id);
+        let Some(s) = self.sequences.get_mut(&id) else { return };
+        self.blocks.release(&std::mem::take(&mut s.blocks));
+        s.computed = 0;
+        s.published = 0;
+        s.prefix = self.blocks.root();
+        let followers = std::mem::take(&mut s.followers);
+        if self.leaders.get(&s.prompt) == Some(&id) {
+            self.leaders.remove(&s.prompt);
+        }
+        for f in followers.into_iter().rev() {
+            self.waiting.push_front(f);
+        }
+    }
+
+    /// Lets waiting sequences in, in order, while places, blocks and rows are left.
+    fn admit(&mut self, batch: &mut Batch, step: &mut Step) {
+        while let Some(&id) = self.waiting.front() {
+            let s = &self.sequences[&id];
+            let first_time = s.purpose == Purpose::Sample && s.drawn.is_empty();
+            if first_time && let Some(leader) = self.leaders.get(&s.prompt).copied() {
+                self.waiting.pop_front();
+                if let Some(l) = self.sequences.get_mut(&leader) {
+                    l.followers.push(id);
+                }
+                continue;
+            }
+            let full = self.running.len() >= self.limits.sequences || batch.logit_rows.len() >= self.limits.sequences;
+            if full || batch.rows() >= self.limits.batch_tokens {
+                return;
+            }
+            let wanted = s.wanted();
+            let tokens: Vec<u32> = (0..wanted).map(|p| s.token(p)).collect();
+            let found = self.blocks.find(&tokens, s.logits_from().min(wanted));
+            // The blocks to come, and one more where the last one found must be copied before it is written.
+            let copy = usize::from(found.blocks.len() * BLOCK_TOKENS > found.tokens);
+            let needed = wanted.div_ceil(BLOCK_TOKENS) - found.blocks.len() + copy;
+            if needed > self.blocks.available() && !(self.running.is_empty() && copy == 1 && needed - 1 <= self.blocks.available()) {
+                self.blocks.release(&found.blocks);
+                return;
+            }
+            self.waiting.pop_front();
+            self.running.push(id);
+            let Some(s) = self.sequences.get_mut(&id) else { return };
+            s.computed = found.tokens;
+            s.published = found.tokens / BLOCK_TOKENS;
+            s.prefix = found.prefix;
+            s.blocks = found.blocks;
+            if s.reached == 0 {
+                self.counters.prompt_cached += found.tokens as u64;
+            }
+            // What is found again after a preemption is not work done twice.
+            s.reached = s.reached.max(found.tokens);
+            if first_time {
+                self.leaders.insert(s.prompt.clone(), id);
+            }
+            self.give_rows(id, batch, step);
+        }
+    }
+
+    /// Books a computed step: publishes blocks, forks the samples that waited for a prefill, and says who draws from which logits.
+    pub fn complete(&mut self, step: &Step, outcomes: &mut Vec<Outcome>) {
+        outcomes.clear();
+        for part in &step.parts {
+            let Some(s) = self.sequences.get_mut(&part.id) else { continue };
+            let start = s.computed;
+            s.computed += part.rows;
+            let fresh = s.computed.saturating_sub(s.reached.max(start));
+            self.counters.recomputed += (part.rows - fresh) as u64;
+            self.counters.prompt_computed += s.computed.min(s.prompt.len()).saturating_sub(s.reached.max(start)) as u64;
+            s.reached = s.reached.max(s.computed);
+            let whole = s.computed / BLOCK_TOKENS;
+            while s.published < whole {
+                let at = s.published * BLOCK_TOKENS;
+                let tokens: Vec<u32> = (at..at + BLOCK_TOKENS).map(|p| s.token(p)).collect();
+                s.prefix = self.blocks.publish(s.blocks[s.published], s.prefix, &tokens);
+                s.published += 1;
+            }
+            match s.purpose {
+                Purpose::Score(_) => {
+                    let done = s.pending() == 0;
+                    let from = s.computed - part.num_logits + 1;
+                    outcomes.push(Outcome::Scored { id: part.id, logits: part.logits, rows: part.num_logits, from, done });
+                }
+                Purpose::Sample if s.pending() == 0 => {
+                    outcomes.push(Outcome::Draw { id: part.id, logits: part.logits });
+                    if s.drawn.is_empty() {
+                        self.fork(part.id, part.logits, outcomes);
+                    }
+                }
+                Purpose::Sample => {}
+            }
+        }
+    }
+
+    /// A prompt has been computed: its partial last block becomes findable, and the samples that waited share its blocks and its logits.
+    fn fork(&mut self, leader: RequestId, logits: usize, outcomes: &mut Vec<Outcome>) {
+        let Some(s) = self.sequences.get_mut(&leader) else { return };
+        if self.leaders.get(&s.prompt) == Some(&leader) {
+            self.leaders.remove(&s.prompt);
+        }
+        let tail = &s.prompt[s.published * BLOCK_TOKENS..];
+        if !tail.is_empty() && self.blocks.writable(s.blocks[s.published]) {
+            self.blocks.publish(s.blocks[s.published], s.prefix, tail);
+        }
+        let (computed, published, prefix, blocks) = (s.computed, s.published, s.prefix, s.blocks.clone());
+        let followers = std::mem::take(&mut s.followers);
+        // Each sample will soon want a block of its own; the leader too.
+        let mut spare = self.blocks.available().saturating_sub(1);
+        let mut left = Vec::new();
+        for id in followers {
+            if self.running.len() >= self.limits.sequences || spare == 0 {
+                left.push(id);
+                continue;
+            }
+            spare -= 1;
+            for &b in &blocks {
+                self.blocks.hold(b);
+            }
+            let Some(f) = self.sequences.get_mut(&id) else { continue };
+            (f.computed, f.reached, f.published, f.prefix) = (computed, computed, published, prefix);
+            f.blocks.clone_from(&blocks);
+            self.counters.prompt_cached += computed as u64;
+            self.running.push(id);
+            outcomes.push(Outcome::Draw { id, logits });
+        }
+        for id in left.into_iter().rev() {
+            self.waiting.push_front(id);
+        }
+    }
+
+    /// A drawn token becomes known.
+    pub fn push(&mut self, id: RequestId, token: u32) {
+        if let Some(s) = self.sequences.get_mut(&id) {
+            s.drawn.push(token);
+        }
+    }
+
+    /// Takes a sequence out, wherever it is, and frees its blocks. Says whether it was there.
+    pub fn remove(&mut self, id: RequestId) -> bool {
+        if !self.sequences.contains_key(&id) {
+            return false;
+        }
+        self.waiting.retain(|w| *w != id);
+        for s in self.sequences.values_mut() {
+            s.followers.retain(|f| *f != id);
+        }
+        self.stop_running(id);
+        self.sequences.remove(&id);
+        true
+    }
+
+    /// The sequences there are.
+    pub fn ids(&self) -> Vec<RequestId> {
+        self.sequences.keys().copied().collect()
+    }
+
+    /// Checks every invariant.
+    #[doc(hidden)]
+    pub fn audit(&self) -> Result<(), String> {
+        let tables: Vec<&[u32]> = self.sequences.values().map(|s| s.blocks.as_slice()).collect();
+        self.blocks.audit(&tables)?;
+        let mut places: HashMap<RequestId, usize> = HashMap::new();
+        let followers = self.sequences.values().flat_map(|s| &s.followers);
+        for id in self.running.iter().chain(&self.waiting).chain(followers) {
+            *places.entry(*id).or_default() += 1;
+        }
+        for (id, s) in &self.sequences {
+            if places.get(id) != Some(&1) {
+                return Err(format!("{id:?} is in {} places", places.get(id).copied().unwrap_or(0)));
+            }
+            if s.computed > s.wanted() || s.blocks.len() * BLOCK_TOKENS < s.computed {
+                return Err(format!("{id:?} has computed {} of {} tokens in {} blocks", s.computed, s.wanted(), s.blocks.len()));
+            }
+            if !s.followers.is_empty() && self.leaders.get(&s.prompt) != Some(id) {
+                return Err(format!("{id:?} is waited for, but leads nothing"));
+            }
+        }
+        if places.len() != self.sequences.len() || self.running.len() > self.limits.sequences {
+            return Err("the lists and the sequences differ".into());
+        }
+        Ok(())
+    }
+}
