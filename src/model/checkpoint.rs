@@ -34,7 +34,7 @@ impl Checkpoint {
         files::require_folder(dir)?;
         let there = |name: &str| dir.join(name).symlink_metadata().is_ok();
         let (files, found) = if there(SINGLE_FILE) {
-            let file = SafetensorsFile::open_or_advise(&dir.join(SINGLE_FILE), "it is a link to nothing, so download it again")?;
+            let file = SafetensorsFile::open_or_advise(&dir.join(SINGLE_FILE), "put the weights themselves there")?;
             let found = file.tensors().map(|tensor| (tensor.name.to_owned(), 0)).collect();
             (vec![file], found)
         } else if there(INDEX_FILE) {
@@ -42,8 +42,7 @@ impl Checkpoint {
         } else {
             return Err(ModelError::file(dir, format!("holds neither {SINGLE_FILE} nor {INDEX_FILE}; {}", advise_without_weights(dir))));
         };
-        let checkpoint = Self::of_model(dir, files, found, config)?;
-        Ok(checkpoint)
+        Self::of_model(dir, files, found, config)
     }
 
     /// Checks the tensors that were found against those of the model, and keeps the model's.
@@ -59,7 +58,10 @@ impl Checkpoint {
             let tensor = files[file].tensor(name)?;
             let fail = |problem: String| Err(ModelError::tensor(files[file].path(), name, problem));
             if tensor.shape != *shape {
-                return fail(format!("has shape {:?}, but config.json asks for {shape:?}; give the config.json of this checkpoint", tensor.shape));
+                return fail(format!(
+                    "has shape {:?}, but config.json asks for {shape:?}; give the config.json of this checkpoint",
+                    tensor.shape
+                ));
             }
             if !tensor.dtype.is_weight() {
                 return fail(format!("has dtype {}; weights must be BF16, F16 or F32, so convert the checkpoint", tensor.dtype));
@@ -127,12 +129,19 @@ impl Checkpoint {
 /// The shards of an index, and the shard of each tensor. Index and shards must say the same.
 fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, BTreeMap<String, usize>), ModelError> {
     #[derive(serde::Deserialize)]
+    #[serde(expecting = "an object with `weight_map`")]
     struct Index {
         weight_map: UniqueMap<String>,
     }
-    let text = files::read_text(index, MAX_INDEX_BYTES, "it is a link to nothing, so download it again")?;
+    let text = files::read_text(index, MAX_INDEX_BYTES, "put the index itself there")?;
     let Index { weight_map: UniqueMap(entries) } = serde_json::from_str(&text).map_err(|error| {
-        ModelError::file(index, format!("is not a safetensors index ({error}): its `weight_map` must map tensor names to files; download or export it again"))
+        ModelError::file(
+            index,
+            format!(
+                "is not a safetensors index ({}): its `weight_map` must map tensor names to files; download or export it again",
+                files::brief(&error)
+            ),
+        )
     })?;
 
     let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -140,8 +149,11 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, BTreeM
         // Only a file of this very folder: an index must not be able to point the server at other files of the machine.
         let mut parts = Path::new(shard).components();
         let is_plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(name)), None) if name == shard.as_str());
-        if !is_plain || shard.contains(['\\', '\0']) || !shard.ends_with(".safetensors") {
-            let problem = format!("is placed in {shard:?}; a shard must be a .safetensors file in the same folder, named without any path");
+        if !is_plain || shard.contains(|c: char| c == '\\' || c.is_control()) || !shard.ends_with(".safetensors") {
+            let problem = format!(
+                "is placed in {:?}; a shard must be a .safetensors file in the same folder, named without any path",
+                files::cut(shard, 100)
+            );
             return Err(ModelError::tensor(index, tensor, problem));
         }
         shards.entry(shard).or_default().push(tensor);
@@ -154,7 +166,9 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, BTreeM
         let file = SafetensorsFile::open_or_advise(&path, &format!("{INDEX_FILE} names it, so download this shard too"))?;
         for tensor in listed {
             if !file.contains(tensor) {
-                let problem = format!("is not in this shard, where {INDEX_FILE} places it; the two belong to different exports, so download both again");
+                let problem = format!(
+                    "is not in this shard, where {INDEX_FILE} places it; the two belong to different exports, so download both again"
+                );
                 return Err(ModelError::tensor(&path, tensor, problem));
             }
             found.insert(tensor.to_owned(), i);
@@ -163,7 +177,9 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, BTreeM
     }
     for (i, file) in files.iter().enumerate() {
         if let Some(tensor) = file.tensors().find(|tensor| found.get(tensor.name) != Some(&i)) {
-            let problem = format!("is in this shard, but {INDEX_FILE} does not place it there; the two belong to different exports, so download both again");
+            let problem = format!(
+                "is in this shard, but {INDEX_FILE} does not place it there; the two belong to different exports, so download both again"
+            );
             return Err(ModelError::tensor(file.path(), tensor.name, problem));
         }
     }
@@ -178,7 +194,9 @@ fn is_harmless(name: &str, config: &ModelConfig) -> bool {
 fn explain_missing(first: &str, missing: usize, wanted: usize, extra: Option<&String>) -> String {
     let mut problem = format!("is missing ({missing} of {wanted} tensors are)");
     match extra {
-        Some(extra) => problem += &format!(", while `{extra}` is there, which is no part of this model; the names must be those of Hugging Face"),
+        Some(extra) => {
+            problem += &format!(", while `{extra}` is there, which is no part of this model; the names must be those of Hugging Face")
+        }
         None if first == "lm_head.weight" => problem += "; if the head is the embedding, set tie_word_embeddings to true in config.json",
         None => problem += "; give the config.json of this checkpoint, or download or export it again",
     }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::error::ModelError;
 use super::files;
-use fields::{Fields, show};
+use fields::{Fields, quote, show};
 pub use rope::{Llama3Scaling, RopeConfig};
 
 /// Largest config.json that is read, in bytes.
@@ -118,8 +118,9 @@ impl ModelConfig {
         if text.len() as u64 > MAX_CONFIG_BYTES {
             return Err(ModelError::file(path, format!("is larger than {MAX_CONFIG_BYTES} bytes; check that it is a model's config.json")));
         }
-        let value: Value = serde_json::from_str(text)
-            .map_err(|error| ModelError::file(path, format!("is not valid JSON ({error}); download or export it again")))?;
+        let value: Value = serde_json::from_str(text).map_err(|error| {
+            ModelError::file(path, format!("is not valid JSON ({}); download or export it again", files::brief(&error)))
+        })?;
         let Value::Object(object) = &value else {
             return Err(ModelError::file(
                 path,
@@ -143,7 +144,9 @@ impl ModelConfig {
         let layer_types = config.texts("layer_types")?;
         if let Some(types) = &layer_types {
             if let Some(other) = types.iter().find(|&&kind| kind != "full_attention") {
-                return Err(config.error("layer_types", format!("holds {other:?}; only \"full_attention\" is supported in every layer")));
+                return Err(
+                    config.error("layer_types", format!("holds {}; only \"full_attention\" is supported in every layer", quote(other)))
+                );
             }
             if types.len() != num_layers {
                 let n = types.len();
@@ -241,14 +244,14 @@ fn read_architecture(config: &Fields<'_>) -> Result<Architecture, ModelError> {
         None => None,
         Some(name) => match Architecture::ALL.into_iter().find(|a| a.model_type() == name) {
             Some(architecture) => Some(architecture),
-            None => return Err(config.error("model_type", format!("is {name:?}; {}", supported()))),
+            None => return Err(config.error("model_type", format!("is {}; {}", quote(name), supported()))),
         },
     };
     let by_class = match config.texts("architectures")?.as_deref() {
         None | Some([]) => None,
         Some(names) => match Architecture::ALL.into_iter().find(|a| names == [a.class_name()]) {
             Some(architecture) => Some(architecture),
-            None => return Err(config.error("architectures", format!("is {names:?}; {}", supported()))),
+            None => return Err(config.error("architectures", format!("is {}; {}", show(&Value::from(names)), supported()))),
         },
     };
     match (by_type, by_class) {
@@ -269,7 +272,7 @@ fn refuse_unsupported(config: &Fields<'_>, architecture: Architecture) -> Result
     }
     match config.text("hidden_act")? {
         None | Some("silu") => {}
-        Some(other) => return Err(config.error("hidden_act", format!("is {other:?}; only \"silu\" is supported"))),
+        Some(other) => return Err(config.error("hidden_act", format!("is {}; only \"silu\" is supported", quote(other)))),
     }
     // Qwen2 has a bias on q, k and v always, and no such key; in the other two it would mean q, k, v and o.
     if architecture != Architecture::Qwen2 && config.flag("attention_bias")? {

@@ -10,6 +10,7 @@ use super::error::ModelError;
 /// `advice` ends the sentence when the file is not there.
 pub(crate) fn open(path: &Path, advice: &str) -> Result<(File, u64), ModelError> {
     let fail = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound if path.is_symlink() => ModelError::file(path, format!("is a link to nothing; {advice}")),
         std::io::ErrorKind::NotFound => ModelError::file(path, format!("there is no such file; {advice}")),
         _ => ModelError::file(path, format!("cannot be read ({error}); check the path and its permissions")),
     };
@@ -55,4 +56,18 @@ pub(crate) fn require_folder(dir: &Path) -> Result<(), ModelError> {
         }
         Err(error) => Err(ModelError::file(dir, format!("cannot be read ({error}); check the path and its permissions"))),
     }
+}
+
+/// The message of a JSON error, cut to a readable length: it may quote the file.
+pub(crate) fn brief(error: &serde_json::Error) -> String {
+    cut(&error.to_string(), 300)
+}
+
+/// A text cut to at most `limit` characters, with control characters made visible, so that a sentence stays one line.
+pub(crate) fn cut(text: &str, limit: usize) -> String {
+    let mut short: String = text.chars().take(limit).map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
+    if text.chars().nth(limit).is_some() {
+        short += "...";
+    }
+    short
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, Visitor};
 
 use super::error::ModelError;
 use super::files;
@@ -22,6 +22,8 @@ const LENGTH_BYTES: usize = 8;
 const MAX_HEADER_BYTES: usize = 100_000_000;
 /// Most dimensions of a tensor.
 const MAX_DIMENSIONS: usize = 8;
+/// Longest name of a tensor in bytes; sentences quote names, so they must be of one line too.
+const MAX_NAME_BYTES: usize = 512;
 
 /// A safetensors file, open for reading by name.
 ///
@@ -48,6 +50,7 @@ struct Place {
 
 /// A tensor as the header describes it; offsets count from the end of the header.
 #[derive(Deserialize)]
+#[serde(expecting = "an object with `dtype`, `shape` and `data_offsets`")]
 struct Entry {
     dtype: String,
     shape: Vec<usize>,
@@ -68,8 +71,9 @@ impl SafetensorsFile {
         }
         // SAFETY: the map is private and read-only. What the type cannot rule out, another process that shortens the file meanwhile, is
         // stated in the documentation of `SafetensorsFile`; writing into it meanwhile changes numbers, and no number is trusted.
-        let map = unsafe { Mmap::map(&file) }
-            .map_err(|error| ModelError::file(path, format!("cannot be mapped into memory ({error}); check the free address space and the disk")))?;
+        let map = unsafe { Mmap::map(&file) }.map_err(|error| {
+            ModelError::file(path, format!("cannot be mapped into memory ({error}); check the free address space and the disk"))
+        })?;
         let tensors = read_header(path, &map)?;
         let by_name = tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), i)).collect();
         Ok(SafetensorsFile { path: path.to_owned(), map, tensors, by_name })
@@ -101,7 +105,11 @@ impl SafetensorsFile {
             Some(&i) => Ok(self.view(&self.tensors[i])),
             None => {
                 let n = self.tensors.len();
-                Err(ModelError::tensor(&self.path, name, format!("is not among the {n} tensors of this file; check that it is the right file")))
+                Err(ModelError::tensor(
+                    &self.path,
+                    name,
+                    format!("is not among the {n} tensors of this file; check that it is the right file"),
+                ))
             }
         }
     }
@@ -124,10 +132,15 @@ fn read_header(path: &Path, bytes: &[u8]) -> Result<Vec<Place>, ModelError> {
         fail(format!("says that its header has {length} bytes, and {MAX_HEADER_BYTES} is the limit of the format: this is no safetensors file or its start is damaged"))
     })?;
     let (header, data) = rest.split_at_checked(header_len).ok_or_else(|| {
-        fail(format!("says that its header has {header_len} bytes, but only {} follow: it is cut short or its start is damaged", rest.len()))
+        fail(format!(
+            "says that its header has {header_len} bytes, but only {} follow: it is cut short or its start is damaged",
+            rest.len()
+        ))
     })?;
-    let UniqueMap(entries) =
-        serde_json::from_slice::<UniqueMap<Entry>>(header).map_err(|error| fail(format!("has a header that cannot be read ({error})")))?;
+    let header = std::str::from_utf8(header)
+        .map_err(|error| fail(format!("has a header that is not UTF-8 text (byte {} of the header)", error.valid_up_to())))?;
+    let UniqueMap(entries) = serde_json::from_str::<UniqueMap<Entry>>(header)
+        .map_err(|error| fail(format!("has a header that cannot be read ({})", files::brief(&error))))?;
 
     let data_start = LENGTH_BYTES + header_len;
     let mut places = Vec::with_capacity(entries.len());
@@ -159,12 +172,15 @@ fn read_header(path: &Path, bytes: &[u8]) -> Result<Vec<Place>, ModelError> {
 fn read_entry(path: &Path, data_start: usize, name: String, entry: Entry) -> Result<Place, ModelError> {
     let fail = |problem: String| ModelError::tensor(path, &name, problem);
     let Some(dtype) = Dtype::from_name(&entry.dtype) else {
-        let dtype = entry.dtype.chars().take(20).collect::<String>();
+        let dtype = files::cut(&entry.dtype, 20);
         return Err(fail(format!("has dtype {dtype:?}, which is not supported; convert the checkpoint to BF16, F16 or F32")));
     };
     let Entry { shape, data_offsets: (begin, end), .. } = entry;
     if shape.len() > MAX_DIMENSIONS {
-        return Err(fail(format!("has {} dimensions, more than {MAX_DIMENSIONS}; the header is damaged, so download or export it again", shape.len())));
+        return Err(fail(format!(
+            "has {} dimensions, more than {MAX_DIMENSIONS}; the header is damaged, so download or export it again",
+            shape.len()
+        )));
     }
     let size = shape.iter().try_fold(dtype.size(), |product, &n| product.checked_mul(n));
     if size.is_none() || end.checked_sub(begin) != size {
@@ -179,7 +195,8 @@ fn read_entry(path: &Path, data_start: usize, name: String, entry: Entry) -> Res
     Ok(Place { name, dtype, shape, begin, end })
 }
 
-/// A JSON object in file order whose names are all different. The header's `__metadata__` is skipped.
+/// A JSON object in file order whose names are all different and fit to be printed. The header's
+/// `__metadata__` (text to text) is skipped.
 pub(super) struct UniqueMap<V>(pub(super) Vec<(String, V)>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
@@ -198,11 +215,15 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
                 let mut seen = std::collections::HashSet::new();
                 let mut entries = Vec::new();
                 while let Some(name) = map.next_key::<String>()? {
+                    if name.len() > MAX_NAME_BYTES || name.contains(char::is_control) {
+                        let problem = format!("a tensor has a name of {} bytes, which is too long or holds control characters", name.len());
+                        return Err(A::Error::custom(problem));
+                    }
                     if !seen.insert(name.clone()) {
                         return Err(A::Error::custom(format!("tensor `{name}` stands there twice")));
                     }
                     if name == "__metadata__" {
-                        map.next_value::<IgnoredAny>()?;
+                        map.next_value::<Option<HashMap<String, String>>>()?;
                         continue;
                     }
                     let value = map.next_value().map_err(|error| A::Error::custom(format!("tensor `{name}`: {error}")))?;

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::model::error::ModelError;
+use crate::model::files::cut;
 
 /// One JSON object of a configuration file.
 pub(super) struct Fields<'a> {
@@ -117,9 +118,10 @@ impl<'a> Fields<'a> {
 
 /// A JSON value for an error sentence, cut to a readable length.
 pub(super) fn show(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(60) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
-    }
+    cut(&value.to_string(), 80)
+}
+
+/// A string of the file for an error sentence: quoted, escaped and cut like any other value.
+pub(super) fn quote(text: &str) -> String {
+    show(&Value::from(text))
 }

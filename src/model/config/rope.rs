@@ -1,7 +1,7 @@
 //! Rotary position embedding as config.json describes it, in every spelling that transformers has written:
 //! `rope_theta` at the top with `rope_scaling {rope_type or type, ...}`, and since transformers 5 `rope_parameters {rope_type, rope_theta, ...}`.
 
-use super::fields::Fields;
+use super::fields::{Fields, quote};
 use crate::model::error::ModelError;
 
 /// Rotary position embedding: base and, for Llama 3.1 and later, the scaling of its frequencies.
@@ -56,7 +56,7 @@ pub(super) fn read(config: &Fields<'_>) -> Result<RopeConfig, ModelError> {
 }
 
 fn read_theta(fields: &Fields<'_>) -> Result<Option<f64>, ModelError> {
-    fields.number("rope_theta", 1.0, 1e15)
+    fields.number("rope_theta", 1.0, 1e16)
 }
 
 fn refuse_partial(fields: &Fields<'_>) -> Result<(), ModelError> {
@@ -73,12 +73,11 @@ fn read_scaling(fields: &Fields<'_>) -> Result<Option<Llama3Scaling>, ModelError
     for key in ["rope_type", "type"] {
         let Some(name) = fields.text(key)? else { continue };
         if !matches!(name, "default" | "llama3") {
-            return Err(
-                fields.error(key, format!("is {name:?}; only \"default\" and \"llama3\" are supported, so this model cannot be served"))
-            );
+            return Err(fields
+                .error(key, format!("is {}; only \"default\" and \"llama3\" are supported, so this model cannot be served", quote(name))));
         }
         if kind.is_some_and(|other| other != name) {
-            return Err(fields.error(key, format!("is {name:?}, which contradicts `rope_type` beside it; remove the wrong one")));
+            return Err(fields.error(key, format!("is {}, which contradicts `rope_type` beside it; remove the wrong one", quote(name))));
         }
         kind = Some(name);
     }
