@@ -38,6 +38,11 @@ impl<'a> Fields<'a> {
         self.object.get(key).filter(|value| !value.is_null())
     }
 
+    /// The first field whose value is an object.
+    pub(super) fn nested(&self) -> Option<&'a str> {
+        self.object.iter().find(|(_, value)| value.is_object()).map(|(key, _)| key.as_str())
+    }
+
     /// A nested object.
     pub(super) fn object(&self, key: &str) -> Result<Option<Fields<'a>>, ModelError> {
         match self.get(key) {

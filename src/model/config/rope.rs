@@ -81,6 +81,12 @@ fn read_scaling(fields: &Fields<'_>) -> Result<Option<Llama3Scaling>, ModelError
         }
         kind = Some(name);
     }
+    if let Some(key) = fields.nested() {
+        return Err(fields.error(key, "is an object; rope settings per kind of layer are not supported, so give one for all layers"));
+    }
+    if kind.is_none() && fields.get("factor").is_some() {
+        return Err(fields.error("rope_type", "is missing beside `factor`; name the kind of scaling (\"llama3\")"));
+    }
     if kind != Some("llama3") {
         return Ok(None);
     }

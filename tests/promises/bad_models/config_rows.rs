@@ -198,8 +198,13 @@ pub(super) fn rows() -> Vec<Row> {
         ),
         llama(
             "rope per kind of layer",
-            json!({"rope_parameters": {"full_attention": {"rope_type": "default"}}, "layer_types": ["sliding_attention", "full_attention"]}),
-            &["`layer_types` holds \"sliding_attention\"", "only \"full_attention\""],
+            json!({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}),
+            &["`rope_parameters.full_attention` is an object", "one for all layers"],
+        ),
+        llama(
+            "rope factor without a kind",
+            json!({"rope_scaling": {"factor": 2.0}}),
+            &["`rope_scaling.rope_type` is missing", "name the kind"],
         ),
         llama(
             "llama3 without factor",
