@@ -4,4 +4,6 @@
 //!
 //! The public surface is what the binary uses; see ARCHITECTURE in the README's tour for how a rollout flows.
 
+pub mod commands;
 pub mod engine;
+pub mod model;
