@@ -5,3 +5,4 @@
 //! The public surface is what the binary uses; see ARCHITECTURE in the README's tour for how a rollout flows.
 
 pub mod engine;
+pub mod model;

@@ -4,6 +4,7 @@
 //! structs go in, a stream of events comes out.
 
 pub mod api;
+pub mod detokenize;
 
 pub use api::{
     CancelAck, Engine, EngineInfo, EngineStats, Event, FinishReason, RequestId, Sample, SampleRequest, SampleStream, SamplingParams, ScoreRequest,

@@ -1,1 +1,4 @@
 //! One integration-test binary: a module per promise.
+
+mod assets;
+mod templates;
