@@ -7,3 +7,4 @@
 pub mod commands;
 pub mod engine;
 pub mod model;
+pub mod ops;

@@ -4,8 +4,17 @@
 //! structs go in, a stream of events comes out.
 
 pub mod api;
+pub mod blocks;
+pub mod detokenize;
+mod local;
+mod output;
+mod runner;
+pub mod scheduler;
+mod settings;
 
 pub use api::{
     CancelAck, Engine, EngineInfo, EngineStats, Event, FinishReason, RequestId, Sample, SampleRequest, SampleStream, SamplingParams, ScoreRequest,
     Scores, StopMatch, StreamKey, SubmitError,
 };
+pub use local::LocalEngine;
+pub use settings::EngineSettings;

@@ -1,18 +1,29 @@
-//! What a model is: a Hugging Face folder read, checked and named.
+//! What a model is: a Hugging Face folder read, checked and named; its text side; and its one forward pass.
 //!
 //! `config` turns config.json into [`ModelConfig`], which alone decides which tensors a checkpoint must hold; `checkpoint` maps the
-//! safetensors files and hands out exactly those tensors. Whatever is not supported is refused in [`ModelError`] with a sentence that
-//! says where, what and what to do.
+//! safetensors files and hands out exactly those tensors; `weights` packs them for a backend and `forward` runs them. Text becomes token ids
+//! in `chat`, `template` and `tokenizer`. Whatever is not supported is refused with a sentence that says where, what and what to do.
 
+pub mod chat;
 pub mod checkpoint;
 pub mod config;
+pub mod decoder;
 pub mod error;
 pub(crate) mod files;
+pub mod forward;
+pub mod loaded;
 pub mod safetensors_file;
+pub mod shield;
+pub mod special_tokens;
+pub mod stop_tokens;
+pub mod template;
 pub mod tensor_view;
+pub mod tokenizer;
+pub mod weights;
 
 pub use checkpoint::Checkpoint;
 pub use config::{Architecture, Llama3Scaling, ModelConfig, RopeConfig};
 pub use error::ModelError;
+pub use loaded::Model;
 pub use safetensors_file::SafetensorsFile;
 pub use tensor_view::{Dtype, TensorView};

@@ -7,7 +7,7 @@
 pub mod cpu;
 pub mod philox;
 
-use crate::model::checkpoint::TensorView;
+use crate::model::TensorView;
 
 /// Tokens in one KV block.
 pub const BLOCK_TOKENS: usize = 16;
@@ -152,47 +152,49 @@ pub trait Ops: Send {
     fn matrix(&self, slabs: &[TensorView<'_>]) -> Self::Matrix;
     /// Widens and joins vectors.
     fn vector(&self, parts: &[TensorView<'_>]) -> Self::Vector;
+    /// Bytes of one KV block over all layers.
+    fn kv_block_bytes(&self, layers: usize, heads: Heads) -> usize;
     /// A cache of `blocks` blocks.
     fn kv_cache(&self, layers: usize, blocks: usize, heads: Heads) -> Self::KvCache;
 
     /// `out[r] = table[ids[r]]`.
-    fn embed(&self, table: &Self::Matrix, ids: &[u32], out: &mut Self::Tensor);
+    fn embed(&mut self, table: &Self::Matrix, ids: &[u32], out: &mut Self::Tensor);
     /// `out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight`. The mean: 16 lanes (element i in lane i mod 16), FMA in ascending
     /// order, then a tree (8, 4, 2, 1). Source: Zhang and Sennrich 2019, as Hugging Face rounds it in f32.
-    fn rmsnorm(&self, x: &Self::Tensor, weight: &Self::Vector, eps: f32, out: &mut Self::Tensor);
+    fn rmsnorm(&mut self, x: &Self::Tensor, weight: &Self::Vector, eps: f32, out: &mut Self::Tensor);
     /// `residual += delta`, then [`Ops::rmsnorm`] of the sum.
-    fn add_rmsnorm(&self, residual: &mut Self::Tensor, delta: &Self::Tensor, weight: &Self::Vector, eps: f32, out: &mut Self::Tensor);
+    fn add_rmsnorm(&mut self, residual: &mut Self::Tensor, delta: &Self::Tensor, weight: &Self::Vector, eps: f32, out: &mut Self::Tensor);
     /// `x += delta`.
-    fn add(&self, x: &mut Self::Tensor, delta: &Self::Tensor);
+    fn add(&mut self, x: &mut Self::Tensor, delta: &Self::Tensor);
     /// `out = x W^T`: every element is one chain of f32 FMA over ascending inputs, starting at +0.
-    fn linear(&self, x: &Self::Tensor, w: &Self::Matrix, out: &mut Self::Tensor);
+    fn linear(&mut self, x: &Self::Tensor, w: &Self::Matrix, out: &mut Self::Tensor);
     /// `x[r] += bias`.
-    fn add_bias(&self, x: &mut Self::Tensor, bias: &Self::Vector);
+    fn add_bias(&mut self, x: &mut Self::Tensor, bias: &Self::Vector);
     /// RMSNorm of each query head (weight `q`) and each key head (weight `k`) in place (Qwen3).
-    fn qk_norm(&self, qkv: &mut Self::Tensor, heads: Heads, q: &Self::Vector, k: &Self::Vector, eps: f32);
+    fn qk_norm(&mut self, qkv: &mut Self::Tensor, heads: Heads, q: &Self::Vector, k: &Self::Vector, eps: f32);
     /// `angles[r] = [cos(p f_0) .. | sin(p f_0) ..]` for position p of row r; the angle is rounded to f32 first, as the reference does.
-    fn rope_angles(&self, positions: &[u32], frequencies: &[f32], angles: &mut Self::Tensor);
+    fn rope_angles(&mut self, positions: &[u32], frequencies: &[f32], angles: &mut Self::Tensor);
     /// Rotates query and key heads in place, halves paired (element i with i + dim/2).
-    fn rope(&self, qkv: &mut Self::Tensor, heads: Heads, angles: &Self::Tensor);
+    fn rope(&mut self, qkv: &mut Self::Tensor, heads: Heads, angles: &Self::Tensor);
     /// Writes the keys and values of each row to its slot in `layer`.
-    fn kv_write(&self, qkv: &Self::Tensor, heads: Heads, layer: usize, slots: &[u32], cache: &mut Self::KvCache);
+    fn kv_write(&mut self, qkv: &Self::Tensor, heads: Heads, layer: usize, slots: &[u32], cache: &mut Self::KvCache);
     /// Causal attention of each row over its sequence's cached keys and values up to its own position; `out` is
     /// `[rows, query heads * dim]`. Scores: one FMA chain over the head's elements, times `1/sqrt(dim)`; softmax: exact maximum,
     /// own `exp`, 16 lanes by position and a tree; output: one FMA chain over ascending positions, divided by the sum at the end.
-    fn attention(&self, qkv: &Self::Tensor, heads: Heads, layer: usize, batch: &Batch, cache: &Self::KvCache, out: &mut Self::Tensor);
+    fn attention(&mut self, qkv: &Self::Tensor, heads: Heads, layer: usize, batch: &Batch, cache: &Self::KvCache, out: &mut Self::Tensor);
     /// `out = silu(gate) * up` where a row of `gate_up` is `[gate | up]`.
-    fn swiglu(&self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
+    fn swiglu(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
     /// `out[i] = x[rows[i]]`.
-    fn gather_rows(&self, x: &Self::Tensor, rows: &[u32], out: &mut Self::Tensor);
+    fn gather_rows(&mut self, x: &Self::Tensor, rows: &[u32], out: &mut Self::Tensor);
     /// Copies whole blocks `(from, to)` in every layer.
-    fn copy_blocks(&self, cache: &mut Self::KvCache, pairs: &[(u32, u32)]);
+    fn copy_blocks(&mut self, cache: &mut Self::KvCache, pairs: &[(u32, u32)]);
 
     /// Draws one token for each entry of `draws`. Order: bias, banned, temperature, top-k (ties: lower ids), top-p (the most likely
     /// tokens, ties by lower id, until their share of the mass, counted in units of 2^-40 of the largest, reaches `top_p`), min-p.
     /// The token is the argmax of logit / temperature + Gumbel noise over the kept set (see [`philox`]); ties: the lower id.
-    fn sample(&self, logits: &Self::Tensor, draws: &[Draw<'_>], out: &mut Vec<Result<Drawn, NonFinite>>);
+    fn sample(&mut self, logits: &Self::Tensor, draws: &[Draw<'_>], out: &mut Vec<Result<Drawn, NonFinite>>);
     /// For each (row, token): log-probability at `temperature` without filters, and the raw one. The same lines as [`Ops::sample`].
-    fn logprobs_of(&self, logits: &Self::Tensor, rows: &[(usize, u32)], temperature: f32, out: &mut Vec<Result<Drawn, NonFinite>>);
+    fn logprobs_of(&mut self, logits: &Self::Tensor, rows: &[(usize, u32)], temperature: f32, out: &mut Vec<Result<Drawn, NonFinite>>);
     /// Copies a row to the host.
     fn read_row(&self, x: &Self::Tensor, row: usize) -> Vec<f32>;
 }

@@ -18,7 +18,6 @@ const BLOCK: usize = 128;
 /// A weight as it is stored.
 pub(super) trait Weight: Copy {
     unsafe fn load<L: Lanes>(p: *const Self) -> L;
-    const WIDENS: bool;
 }
 impl Weight for f32 {
     #[inline(always)]
@@ -26,7 +25,6 @@ impl Weight for f32 {
         // SAFETY: the caller guarantees 16 readable values and the features of L.
         unsafe { L::load(p) }
     }
-    const WIDENS: bool = false;
 }
 impl Weight for u16 {
     #[inline(always)]
@@ -34,7 +32,6 @@ impl Weight for u16 {
         // SAFETY: the caller guarantees 16 readable values and the features of L.
         unsafe { L::load_bf16(p) }
     }
-    const WIDENS: bool = true;
 }
 
 /// `c[m][16 p ..] (+)= sum_i a[m][i] * w[p][i]` for MR rows and NP panels. With `fresh` the chains start at +0, else at `c`.

@@ -1,7 +1,7 @@
 //! Weights packed once per version: panels `[outputs / 16][inputs][16]`, so that sixteen outputs are one vector at every input.
 
 use super::tensor::Aligned;
-use crate::model::checkpoint::{Dtype, TensorView};
+use crate::model::{Dtype, TensorView};
 
 /// Columns of a panel.
 pub(super) const PANEL: usize = 16;
@@ -25,7 +25,7 @@ impl Matrix {
         let outputs: usize = slabs.iter().map(|s| s.shape[0]).sum();
         assert!(slabs.iter().all(|s| s.shape.len() == 2 && s.shape[1] == inputs), "slabs of one matrix share their inputs");
         let len = outputs.div_ceil(PANEL) * inputs * PANEL;
-        let panels = if slabs.iter().all(|s| s.dtype == Dtype::BF16) {
+        let panels = if slabs.iter().all(|s| s.dtype == Dtype::Bf16) {
             let mut packed = Aligned::zeroed(len);
             let mut first = 0;
             for slab in slabs {

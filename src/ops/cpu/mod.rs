@@ -54,6 +54,11 @@ impl CpuOps {
         Ok(CpuOps { isa, attention: scratch(), sampling: (0..n).map(|_| Default::default()).collect(), pool })
     }
 
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
     /// Runs `row(r)` for all rows, on several threads if there is enough to do.
     fn rows(&mut self, rows: usize, cols: usize, row: &(dyn Fn(usize) + Sync)) {
         if rows * cols < PARALLEL_VALUES {

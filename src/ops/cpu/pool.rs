@@ -72,7 +72,7 @@ impl Pool {
     }
 
     /// Runs `task(i, worker)` for every `i < count`, each once, and returns when all are done. `&mut` keeps two jobs from overlapping.
-    pub fn run(&mut self, count: usize, task: &Task) {
+    pub fn run(&mut self, count: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         if self.workers.is_empty() || count <= 1 {
             for i in 0..count {
                 task(i, 0);
@@ -107,7 +107,7 @@ fn lock(m: &Mutex<usize>) -> std::sync::MutexGuard<'_, usize> {
     m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn claim(shared: &Shared, task: &Task, count: usize, worker: usize) {
+fn claim(shared: &Shared, task: &(dyn Fn(usize, usize) + Sync), count: usize, worker: usize) {
     loop {
         let i = shared.next.fetch_add(1, Ordering::Relaxed);
         if i >= count {

@@ -1,0 +1,137 @@
+//! The forward pass: one flat list of calls for every architecture and every use (prefill, decode, scoring, and later training).
+
+use super::config::{ModelConfig, RopeConfig};
+use super::weights::{Weights, heads};
+use crate::ops::{Batch, Heads, Ops};
+
+/// Activations of one step, allocated once for the largest step.
+pub struct Forward<O: Ops> {
+    heads: Heads,
+    eps: f32,
+    /// Rotary frequencies, `[head_dim / 2]`.
+    frequencies: Vec<f32>,
+    /// Residual stream, `[rows, hidden]`.
+    x: O::Tensor,
+    /// Input of a block, `[rows, hidden]`.
+    h: O::Tensor,
+    /// Output of a block, added to `x` by the next norm, `[rows, hidden]`.
+    y: O::Tensor,
+    /// `[rows, (heads + 2 kv_heads) * head_dim]`.
+    qkv: O::Tensor,
+    /// Cosines and sines, `[rows, head_dim]`.
+    angles: O::Tensor,
+    /// `[rows, heads * head_dim]`.
+    attended: O::Tensor,
+    /// `[rows, 2 * intermediate]`.
+    gate_up: O::Tensor,
+    /// `[rows, intermediate]`.
+    act: O::Tensor,
+    /// Rows whose logits are wanted, `[logit rows, hidden]`.
+    last: O::Tensor,
+    /// The same, normed.
+    normed: O::Tensor,
+    /// `[logit rows, vocab]`.
+    logits: O::Tensor,
+}
+
+impl<O: Ops> Forward<O> {
+    /// Room for steps of `rows` rows, `logit_rows` of which give logits.
+    pub fn new(ops: &O, config: &ModelConfig, rows: usize, logit_rows: usize) -> Self {
+        Forward::with_frequencies(ops, config, rope_frequencies(&config.rope, config.head_dim), rows, logit_rows)
+    }
+
+    /// The same with other rotary frequencies, `[head_dim / 2]`: for comparisons with references that used others.
+    pub fn with_frequencies(ops: &O, config: &ModelConfig, frequencies: Vec<f32>, rows: usize, logit_rows: usize) -> Self {
+        let heads = heads(config);
+        Forward {
+            heads,
+            eps: config.rms_norm_eps,
+            frequencies,
+            x: ops.tensor(rows, config.hidden_size),
+            h: ops.tensor(rows, config.hidden_size),
+            y: ops.tensor(rows, config.hidden_size),
+            qkv: ops.tensor(rows, heads.qkv_cols()),
+            angles: ops.tensor(rows, heads.dim),
+            attended: ops.tensor(rows, heads.query * heads.dim),
+            gate_up: ops.tensor(rows, 2 * config.intermediate_size),
+            act: ops.tensor(rows, config.intermediate_size),
+            last: ops.tensor(logit_rows, config.hidden_size),
+            normed: ops.tensor(logit_rows, config.hidden_size),
+            logits: ops.tensor(logit_rows, config.vocab_size),
+        }
+    }
+
+    /// Runs one step: writes the keys and values of every row to `cache` and returns the logits of `batch.logit_rows`.
+    pub fn run<'a>(&'a mut self, ops: &mut O, w: &Weights<O>, batch: &Batch, cache: &mut O::KvCache) -> &'a O::Tensor {
+        self.resize(ops, batch);
+        let Forward { heads, eps, frequencies, x, h, y, qkv, angles, attended, gate_up, act, last, normed, logits } = self;
+        let (heads, eps) = (*heads, *eps);
+        ops.rope_angles(&batch.positions, frequencies, angles);
+        ops.embed(&w.embed, &batch.tokens, x);
+        for (i, layer) in w.layers.iter().enumerate() {
+            match i {
+                0 => ops.rmsnorm(x, &layer.attention_norm, eps, h),
+                _ => ops.add_rmsnorm(x, y, &layer.attention_norm, eps, h),
+            }
+            ops.linear(h, &layer.qkv, qkv);
+            if let Some(bias) = &layer.qkv_bias {
+                ops.add_bias(qkv, bias);
+            }
+            if let Some((q, k)) = &layer.qk_norm {
+                ops.qk_norm(qkv, heads, q, k, eps);
+            }
+            ops.rope(qkv, heads, angles);
+            ops.kv_write(qkv, heads, i, &batch.slots, cache);
+            ops.attention(qkv, heads, i, batch, cache, attended);
+            ops.linear(attended, &layer.out, y);
+            ops.add_rmsnorm(x, y, &layer.mlp_norm, eps, h);
+            ops.linear(h, &layer.gate_up, gate_up);
+            ops.swiglu(gate_up, act);
+            ops.linear(act, &layer.down, y);
+        }
+        ops.add(x, y);
+        ops.gather_rows(x, &batch.logit_rows, last);
+        ops.rmsnorm(last, &w.norm, eps, normed);
+        ops.linear(normed, w.head.as_ref().unwrap_or(&w.embed), logits);
+        logits
+    }
+
+    fn resize(&mut self, ops: &O, batch: &Batch) {
+        let rows = batch.rows();
+        for t in [&mut self.x, &mut self.h, &mut self.y, &mut self.qkv, &mut self.angles, &mut self.attended, &mut self.gate_up, &mut self.act] {
+            ops.set_rows(t, rows);
+        }
+        for t in [&mut self.last, &mut self.normed, &mut self.logits] {
+            ops.set_rows(t, batch.logit_rows.len());
+        }
+    }
+
+    /// The logits of the last step, `[logit rows, vocab]`.
+    pub fn logits(&self) -> &O::Tensor {
+        &self.logits
+    }
+}
+
+/// Frequencies of the pairs of a head, in f32 and in the order in which Hugging Face computes them (`ROPE_INIT_FUNCTIONS`, default and llama3).
+pub fn rope_frequencies(rope: &RopeConfig, head_dim: usize) -> Vec<f32> {
+    let plain = (0..head_dim / 2).map(|i| {
+        let exponent = (2 * i) as f32 / head_dim as f32;
+        1.0 / libm::pow(rope.theta, f64::from(exponent)) as f32
+    });
+    let Some(s) = &rope.scaling else { return plain.collect() };
+    let (factor, low, high) = (s.factor as f32, s.low_freq_factor as f32, s.high_freq_factor as f32);
+    let context = s.original_context as f32;
+    plain
+        .map(|f| {
+            let wavelength = 2.0 * std::f32::consts::PI / f;
+            if wavelength > context / low {
+                f / factor
+            } else if wavelength < context / high {
+                f
+            } else {
+                let smooth = (context / wavelength - low) / (high - low);
+                (1.0 - smooth) * f / factor + smooth * f
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,85 @@
+//! A checkpoint's tensors, packed once for a backend.
+
+use super::checkpoint::Checkpoint;
+use super::config::ModelConfig;
+use super::error::ModelError;
+use super::tensor_view::TensorView;
+use crate::ops::{Heads, Ops};
+
+/// One transformer layer.
+pub struct Layer<O: Ops> {
+    /// RMSNorm before attention, `[hidden]`.
+    pub attention_norm: O::Vector,
+    /// Query, key and value projections, `[(heads + 2 kv_heads) * head_dim, hidden]`.
+    pub qkv: O::Matrix,
+    /// Their bias (Qwen2).
+    pub qkv_bias: Option<O::Vector>,
+    /// Norms of each query and key head, `[head_dim]` (Qwen3).
+    pub qk_norm: Option<(O::Vector, O::Vector)>,
+    /// Output projection, `[hidden, heads * head_dim]`.
+    pub out: O::Matrix,
+    /// RMSNorm before the feed-forward part, `[hidden]`.
+    pub mlp_norm: O::Vector,
+    /// Gate and up projections, `[2 * intermediate, hidden]`.
+    pub gate_up: O::Matrix,
+    /// Down projection, `[hidden, intermediate]`.
+    pub down: O::Matrix,
+}
+
+/// All weights of a model.
+pub struct Weights<O: Ops> {
+    /// Token embedding, `[vocab, hidden]`.
+    pub embed: O::Matrix,
+    /// Layers, first to last.
+    pub layers: Vec<Layer<O>>,
+    /// The last RMSNorm, `[hidden]`.
+    pub norm: O::Vector,
+    /// Output head, `[vocab, hidden]`; `None` where it is the embedding.
+    pub head: Option<O::Matrix>,
+}
+
+/// Heads of a configuration.
+pub fn heads(config: &ModelConfig) -> Heads {
+    Heads { query: config.num_heads, kv: config.num_kv_heads, dim: config.head_dim }
+}
+
+impl<O: Ops> Weights<O> {
+    /// Packs a verified checkpoint. `progress` is called with (layers done, layers in all).
+    pub fn load(ops: &O, config: &ModelConfig, checkpoint: &Checkpoint, mut progress: impl FnMut(usize, usize)) -> Result<Self, ModelError> {
+        let mut layers = Vec::with_capacity(config.num_layers);
+        for i in 0..config.num_layers {
+            let t = |name: &str| checkpoint.tensor(&format!("model.layers.{i}.{name}"));
+            let vector = |name: &str| -> Result<O::Vector, ModelError> { Ok(ops.vector(&[t(name)?])) };
+            let matrix = |names: &[&str]| -> Result<O::Matrix, ModelError> {
+                let slabs: Vec<TensorView<'_>> = names.iter().map(|n| t(n)).collect::<Result<_, _>>()?;
+                Ok(ops.matrix(&slabs))
+            };
+            layers.push(Layer {
+                attention_norm: vector("input_layernorm.weight")?,
+                qkv: matrix(&["self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"])?,
+                qkv_bias: match config.qkv_bias {
+                    true => Some(ops.vector(&[t("self_attn.q_proj.bias")?, t("self_attn.k_proj.bias")?, t("self_attn.v_proj.bias")?])),
+                    false => None,
+                },
+                qk_norm: match config.qk_norm {
+                    true => Some((vector("self_attn.q_norm.weight")?, vector("self_attn.k_norm.weight")?)),
+                    false => None,
+                },
+                out: matrix(&["self_attn.o_proj.weight"])?,
+                mlp_norm: vector("post_attention_layernorm.weight")?,
+                gate_up: matrix(&["mlp.gate_proj.weight", "mlp.up_proj.weight"])?,
+                down: matrix(&["mlp.down_proj.weight"])?,
+            });
+            progress(i + 1, config.num_layers);
+        }
+        Ok(Weights {
+            embed: ops.matrix(&[checkpoint.tensor("model.embed_tokens.weight")?]),
+            layers,
+            norm: ops.vector(&[checkpoint.tensor("model.norm.weight")?]),
+            head: match config.tie_word_embeddings {
+                true => None,
+                false => Some(ops.matrix(&[checkpoint.tensor("lm_head.weight")?])),
+            },
+        })
+    }
+}
