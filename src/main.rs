@@ -1,1 +1,389 @@
-fn main(){}
+//! The command line.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use adaroll::commands::bench::{self, Workload};
+use adaroll::commands::open::{EngineOptions, Opened, default_threads, open};
+use adaroll::commands::{check, generate, inspect, prompts, score};
+use adaroll::engine::{EngineSettings, SamplingParams};
+use adaroll::ops::cpu::Isa;
+use clap::{Args, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Samples answers to prompts with a language model, keeps sampling each prompt until it has both successes and failures, and hands
+/// balanced groups to a trainer. The same weights, request and seed give the same tokens, log-probability bits and groups at any load.
+#[derive(Parser)]
+#[command(name = "adaroll", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Sample answers to prompts and print them.
+    Generate(GenerateArgs),
+    /// Print the log-probabilities that a model gives to sequences.
+    Score(ScoreArgs),
+    /// Look at a model folder, or check it against reference values.
+    #[command(subcommand)]
+    Model(ModelCommand),
+    /// Measure speed, beside the ceilings of this machine.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+#[derive(Subcommand)]
+enum ModelCommand {
+    /// Say what a Hugging Face folder holds.
+    Inspect {
+        /// The folder.
+        dir: PathBuf,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Compare a checkpoint with the expected.safetensors beside it (logits and greedy continuations). Exit status 1 if they differ.
+    Check {
+        /// The folder.
+        dir: PathBuf,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        machine: MachineArgs,
+    },
+}
+
+#[derive(Subcommand)]
+enum BenchCommand {
+    /// Tokens per second end to end and in decode, for batch 1, 8 and prompts x samples.
+    Decode {
+        /// Hugging Face folder of the model.
+        #[arg(long)]
+        model: PathBuf,
+        /// Prompts.
+        #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
+        prompts: u32,
+        /// Samples of each prompt.
+        #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
+        samples: u32,
+        /// Tokens of each sample.
+        #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..))]
+        tokens: u32,
+        /// Repetitions; medians are printed.
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+        reps: u32,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        engine: EngineArgs,
+    },
+}
+
+/// What runs the arithmetic. Changes no bit of any result.
+#[derive(Args)]
+struct MachineArgs {
+    /// Threads [default: one a core].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Instruction set: scalar, avx2 or avx512 [default: the best this machine has].
+    #[arg(long)]
+    isa: Option<Isa>,
+}
+
+impl MachineArgs {
+    fn threads(&self) -> usize {
+        self.threads.map_or_else(default_threads, usize::from)
+    }
+
+    fn isa(&self) -> Isa {
+        self.isa.unwrap_or_else(Isa::detect)
+    }
+}
+
+/// How an engine runs. Changes no bit of any result, but for --ignore-eos.
+#[derive(Args)]
+struct EngineArgs {
+    #[command(flatten)]
+    machine: MachineArgs,
+    /// Tokens computed in one step, prompts and answers together.
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    max_batch_tokens: u32,
+    /// Sequences that run at a time.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    max_sequences: u32,
+    /// KV blocks of 16 tokens [default: a quarter of the free memory, at most 4 GiB].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    kv_blocks: Option<u32>,
+    /// Do not look for prefixes that were computed before.
+    #[arg(long)]
+    no_prefix_cache: bool,
+    /// The model's own stop tokens do not end a sample.
+    #[arg(long)]
+    ignore_eos: bool,
+}
+
+impl EngineArgs {
+    fn options(&self) -> EngineOptions {
+        EngineOptions {
+            threads: self.machine.threads(),
+            isa: self.machine.isa(),
+            ignore_eos: self.ignore_eos,
+            settings: EngineSettings {
+                max_batch_tokens: self.max_batch_tokens as usize,
+                max_sequences: self.max_sequences as usize,
+                kv_blocks: self.kv_blocks.map(|n| n as usize),
+                prefix_cache: !self.no_prefix_cache,
+                ..EngineSettings::default()
+            },
+        }
+    }
+}
+
+#[derive(Args)]
+struct GenerateArgs {
+    /// Hugging Face folder of the model.
+    #[arg(long)]
+    model: PathBuf,
+    /// One prompt as plain text.
+    #[arg(long, required_unless_present = "prompts", conflicts_with = "prompts")]
+    prompt: Option<String>,
+    /// The prompt is the user's message of a conversation: put it through the chat template.
+    #[arg(long, requires = "prompt")]
+    chat: bool,
+    /// Prompts, one JSON object a line with `messages`, `text` or `token_ids`.
+    #[arg(long)]
+    prompts: Option<PathBuf>,
+    /// Samples of each prompt.
+    #[arg(short = 'n', long = "samples", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    samples: u32,
+    /// 0 takes the most likely token.
+    #[arg(long, default_value_t = 1.0)]
+    temperature: f32,
+    /// Keep the K most likely tokens; 0 keeps all.
+    #[arg(long, default_value_t = 0)]
+    top_k: u32,
+    /// Keep the most likely tokens up to this probability.
+    #[arg(long, default_value_t = 1.0)]
+    top_p: f32,
+    /// Drop tokens less likely than this share of the most likely one.
+    #[arg(long, default_value_t = 0.0)]
+    min_p: f32,
+    /// Seed of the random streams.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Most tokens of a sample.
+    #[arg(long, default_value_t = 256)]
+    max_tokens: u32,
+    /// Fewest tokens of a sample.
+    #[arg(long, default_value_t = 0)]
+    min_tokens: u32,
+    /// End a sample where its text holds this string; may be given several times.
+    #[arg(long)]
+    stop: Vec<String>,
+    /// End a sample after this token id; may be given several times.
+    #[arg(long)]
+    stop_token_id: Vec<u32>,
+    /// One JSON object a sample on stdout, in (prompt, index) order.
+    #[arg(long)]
+    json: bool,
+    /// For tests: submit the samples in an order shuffled with this seed. Changes nothing in the output.
+    #[arg(long)]
+    submit_order_seed: Option<u64>,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(Args)]
+struct ScoreArgs {
+    /// Hugging Face folder of the model.
+    #[arg(long)]
+    model: PathBuf,
+    /// Sequences, one JSON object a line with `token_ids`.
+    #[arg(long)]
+    sequences: PathBuf,
+    /// One JSON object a sequence on stdout.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("ADAROLL_LOG").unwrap_or_else(|_| "info".into()))
+        .with_writer(std::io::stderr)
+        .init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            eprintln!("error: the process cannot start its threads: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(Cli::parse().command)) {
+        Ok(code) => code,
+        // A reader that went away (`| head`) is no failure worth a message.
+        Err(e) if e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("error: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Generate(args) => run_generate(&args).await?,
+        Command::Score(args) => run_score(&args).await?,
+        Command::Model(ModelCommand::Inspect { dir, json }) => {
+            let found = inspect::inspect(&dir)?;
+            print(&found, json)?;
+        }
+        Command::Model(ModelCommand::Check { dir, json, machine }) => {
+            let report = check::check(&dir, machine.threads(), machine.isa())?;
+            print(&report, json)?;
+            if !report.ok {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Bench(BenchCommand::Decode { model, prompts, samples, tokens, reps, json, engine }) => {
+            let workload = Workload { prompts: prompts as usize, samples, tokens, reps: reps as usize };
+            let spinner = ProgressBar::new_spinner();
+            spinner.enable_steady_tick(std::time::Duration::from_millis(200));
+            let report = bench::bench(&model, workload, &engine.options(), |what| spinner.set_message(what.to_owned())).await?;
+            spinner.finish_and_clear();
+            print(&report, json)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints one thing, as text or as one JSON object.
+fn print<T: std::fmt::Display + serde::Serialize>(thing: &T, json: bool) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    if json { writeln!(out, "{}", serde_json::to_string(thing)?)? } else { writeln!(out, "{thing}")? }
+    Ok(())
+}
+
+/// A bar on stderr that disappears when it is done.
+fn bar(len: u64, what: &str) -> ProgressBar {
+    let bar = ProgressBar::new(len);
+    if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:32}] {pos}/{len} {elapsed}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_message(what.to_owned());
+    bar
+}
+
+/// Loads a model with a bar.
+fn open_with_bar(dir: &Path, options: &EngineOptions) -> Result<Opened, Failure> {
+    let loading = bar(0, "loading");
+    let opened = open(dir, options, |done, all| {
+        loading.set_length(all as u64);
+        loading.set_position(done as u64);
+    })?;
+    loading.finish_and_clear();
+    Ok(opened)
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|e| format!("{}: cannot be read: {e}", path.display()).into())
+}
+
+async fn run_generate(args: &GenerateArgs) -> Result<(), Failure> {
+    let params = SamplingParams {
+        temperature: args.temperature,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        max_tokens: args.max_tokens,
+        min_tokens: args.min_tokens,
+        stop: args.stop.clone(),
+        stop_token_ids: args.stop_token_id.clone(),
+        ignore_eos: args.engine.ignore_eos,
+        logit_bias: Vec::new(),
+    };
+    let file = args.prompts.as_deref().map(|p| Ok::<_, Failure>((p, read(p)?))).transpose()?;
+    let mut options = args.engine.options();
+    options.settings.max_queue = usize::MAX;
+    let Opened { engine, text } = open_with_bar(&args.model, &options)?;
+    let prompts = match (&file, &args.prompt) {
+        (Some((path, file)), _) => prompts::parse_prompts(file, &text).map_err(|e| format!("{}: {e}", path.display()))?,
+        (None, Some(prompt)) if args.chat => {
+            vec![text.encode_messages(&[serde_json::json!({"role": "user", "content": prompt})])?]
+        }
+        (None, Some(prompt)) => vec![text.encode_text(prompt)?],
+        (None, None) => Vec::new(),
+    };
+    let request =
+        generate::Request { prompts, samples: args.samples, seed: args.seed, params, submit_order_seed: args.submit_order_seed };
+    let progress = bar(request.prompts.len() as u64 * u64::from(args.samples), "samples");
+    let mut failed: Result<(), Failure> = Ok(());
+    let mut out = std::io::stdout().lock();
+    let show_bar = progress.clone();
+    generate::generate(
+        &engine,
+        &request,
+        |_| show_bar.inc(1),
+        |prompt, s| {
+            let line = generate::Line {
+                prompt,
+                index: s.index,
+                token_ids: &s.token_ids,
+                logprobs: &s.logprobs,
+                text: &s.text,
+                finish_reason: s.finish_reason,
+            };
+            let written = if args.json {
+                serde_json::to_string(&line).map_err(Failure::from).and_then(|l| Ok(writeln!(out, "{l}")?))
+            } else {
+                let body = if text.has_tokenizer() { s.text.clone() } else { format!("{:?}", s.token_ids) };
+                progress.suspend(|| writeln!(out, "--- prompt {prompt}, sample {}: {:?} after {} tokens\n{body}", s.index, s.finish_reason, s.token_ids.len()))
+                    .map_err(Failure::from)
+            };
+            if failed.is_ok() {
+                failed = written;
+            }
+        },
+    )
+    .await?;
+    progress.finish_and_clear();
+    failed
+}
+
+async fn run_score(args: &ScoreArgs) -> Result<(), Failure> {
+    let file = read(&args.sequences)?;
+    let sequences = prompts::parse_sequences(&file).map_err(|e| format!("{}: {e}", args.sequences.display()))?;
+    let mut options = args.engine.options();
+    options.settings.max_queue = usize::MAX;
+    let Opened { engine, .. } = open_with_bar(&args.model, &options)?;
+    let progress = bar(sequences.len() as u64, "sequences");
+    if !std::io::stderr().is_terminal() {
+        progress.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
+    let mut failed: Result<(), Failure> = Ok(());
+    let mut out = std::io::stdout().lock();
+    score::score(&engine, &sequences, |i, scores| {
+        progress.inc(1);
+        let written = if args.json {
+            serde_json::to_string(&score::Line { logprobs: &scores.logprobs }).map_err(Failure::from).and_then(|l| Ok(writeln!(out, "{l}")?))
+        } else {
+            let sum: f64 = scores.logprobs.iter().map(|l| f64::from(*l)).sum();
+            writeln!(out, "sequence {i}: {} tokens, sum of log-probabilities {sum:.4}, mean {:.4}", scores.logprobs.len(), sum / scores.logprobs.len() as f64)
+                .map_err(Failure::from)
+        };
+        if failed.is_ok() {
+            failed = written;
+        }
+    })
+    .await?;
+    progress.finish_and_clear();
+    failed
+}

@@ -1,4 +1,9 @@
 //! The commands of the binary, without the command line: each takes its arguments as values and returns what is to be printed.
 
-pub mod inspect;
+pub mod bench;
 pub mod check;
+pub mod generate;
+pub mod inspect;
+pub mod open;
+pub mod prompts;
+pub mod score;

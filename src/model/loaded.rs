@@ -20,6 +20,12 @@ pub enum LoadError {
     /// Tokenizer, chat template or stop tokens.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// The chat template.
+    #[error(transparent)]
+    Template(Box<super::template::TemplateError>),
+    /// The machine has no threads to give.
+    #[error("the threads of the engine cannot be started: {0}; lower --threads")]
+    Threads(std::io::Error),
 }
 
 /// A loaded model.

@@ -18,12 +18,14 @@ pub mod special_tokens;
 pub mod stop_tokens;
 pub mod template;
 pub mod tensor_view;
+pub mod text;
 pub mod tokenizer;
 pub mod weights;
 
 pub use checkpoint::Checkpoint;
 pub use config::{Architecture, Llama3Scaling, ModelConfig, RopeConfig};
 pub use error::ModelError;
-pub use loaded::Model;
+pub use loaded::{LoadError, Model};
 pub use safetensors_file::SafetensorsFile;
+pub use text::ModelText;
 pub use tensor_view::{Dtype, TensorView};

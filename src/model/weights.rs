@@ -83,3 +83,11 @@ impl<O: Ops> Weights<O> {
         })
     }
 }
+
+/// Parameters that take part in matrix products at every token: all projections and the head, the embedding only as a tied head.
+pub fn matrix_parameters(config: &ModelConfig) -> usize {
+    let h = heads(config);
+    let attention = config.hidden_size * (h.qkv_cols() + h.query * h.dim);
+    let mlp = 3 * config.hidden_size * config.intermediate_size;
+    config.num_layers * (attention + mlp) + config.vocab_size * config.hidden_size
+}

@@ -9,6 +9,7 @@ mod gemm;
 mod isa;
 mod kv;
 mod lanes;
+pub mod limits;
 pub(crate) mod math;
 mod matrix;
 mod pool;

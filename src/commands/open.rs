@@ -1,0 +1,51 @@
+//! From a model folder to a running engine.
+
+use std::path::Path;
+
+use crate::engine::{EngineSettings, LocalEngine};
+use crate::model::{LoadError, Model, ModelText};
+use crate::ops::cpu::{CpuOps, Isa};
+
+/// Everything that decides how an engine runs, and nothing that decides what it draws (but for `ignore_eos`).
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Threads, the loop's own included.
+    pub threads: usize,
+    /// Instruction set.
+    pub isa: Isa,
+    /// The model's stop tokens do not end samples.
+    pub ignore_eos: bool,
+    /// Batch, blocks and queue.
+    pub settings: EngineSettings,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions { threads: default_threads(), isa: Isa::detect(), ignore_eos: false, settings: EngineSettings::default() }
+    }
+}
+
+/// One thread a core.
+pub fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A running engine and the text side of its model.
+pub struct Opened {
+    /// The engine.
+    pub engine: LocalEngine,
+    /// Tokenizer and template.
+    pub text: ModelText,
+}
+
+/// Loads `dir` and starts its engine. `progress` is called with (layers packed, layers in all).
+pub fn open(dir: &Path, options: &EngineOptions, progress: impl FnMut(usize, usize)) -> Result<Opened, LoadError> {
+    let ops = CpuOps::with_isa(options.threads, options.isa).map_err(LoadError::Threads)?;
+    let mut model = Model::load(&ops, dir, progress)?;
+    if options.ignore_eos {
+        model.stop_token_ids.clear();
+    }
+    let text = ModelText::from_folder(dir, model.tokenizer.clone())?;
+    let engine = LocalEngine::start(ops, model, &options.settings).map_err(LoadError::Threads)?;
+    Ok(Opened { engine, text })
+}
