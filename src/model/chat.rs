@@ -42,11 +42,13 @@ pub fn encode_chat(
 ) -> Result<ChatPrompt, ChatError> {
     let break_char = break_char(template, messages, extra)?;
     let mut broken = false;
-    let mut guard = |value: &Value| guarded(value, &mut |text| {
-        let guarded = tokenizer.shield().broken(text, break_char);
-        broken |= guarded.is_some();
-        guarded.unwrap_or_else(|| text.to_owned())
-    });
+    let mut guard = |value: &Value| {
+        guarded(value, &mut |text| {
+            let guarded = tokenizer.shield().broken(text, break_char);
+            broken |= guarded.is_some();
+            guarded.unwrap_or_else(|| text.to_owned())
+        })
+    };
     let guarded_messages: Vec<Value> = messages.iter().map(&mut guard).collect();
     let guarded_extra: Map<String, Value> = extra.iter().map(|(name, value)| (name.clone(), guard(value))).collect();
 

@@ -8,6 +8,8 @@
 //!   a run is therefore *tentative* until the run ends;
 //! - the first piece loses its leading space.
 
+use std::sync::Arc;
+
 use tokenizers::Decoder;
 use tokenizers::decoders::DecoderWrapper;
 
@@ -152,8 +154,6 @@ enum Run {
         start: usize,
         /// Bytes in the run.
         bytes: usize,
-        /// Characters that were still to be stripped before the run.
-        strip_left: usize,
     },
     /// It is not; each further byte of it is U+FFFD.
     Broken,
@@ -162,7 +162,7 @@ enum Run {
 /// The state of one stream of tokens.
 #[derive(Clone, Debug)]
 pub struct StreamDecoder {
-    plan: DecodePlan,
+    plan: Arc<DecodePlan>,
     text: String,
     /// Bytes of a character that is not complete yet, at most 3.
     pending: Vec<u8>,
@@ -172,7 +172,7 @@ pub struct StreamDecoder {
 }
 
 impl StreamDecoder {
-    pub(super) fn new(plan: DecodePlan) -> StreamDecoder {
+    pub(super) fn new(plan: Arc<DecodePlan>) -> StreamDecoder {
         let strip_left = plan.strip.map_or(0, |(_, count)| count);
         StreamDecoder { plan, text: String::new(), pending: Vec::new(), run: Run::None, strip_left, first: true }
     }
@@ -238,7 +238,7 @@ impl StreamDecoder {
                 return false;
             }
             Run::Open { bytes, .. } => *bytes += 1,
-            Run::None => self.run = Run::Open { start: self.text.len(), bytes: 1, strip_left: self.strip_left },
+            Run::None => self.run = Run::Open { start: self.text.len(), bytes: 1 },
         }
         self.pending.push(byte);
         match std::str::from_utf8(&self.pending) {
@@ -259,9 +259,8 @@ impl StreamDecoder {
     }
 
     fn break_run(&mut self) -> bool {
-        if let Run::Open { start, bytes, strip_left } = self.run {
+        if let Run::Open { start, bytes } = self.run {
             self.text.truncate(start);
-            self.strip_left = strip_left;
             self.pending.clear();
             (0..bytes).for_each(|_| self.add_char(REPLACEMENT));
         }

@@ -129,7 +129,8 @@ impl Shield {
         let text = rendered.replace(break_char, "");
         let removed_before = |at: usize| rendered[..at].matches(break_char).count() * break_char.len_utf8();
         let seen = self.find(&text);
-        let same = own.len() == seen.len() && own.iter().zip(&seen).all(|(own, seen)| own.token == seen.token && own.start - removed_before(own.start) == seen.start);
+        let same = own.len() == seen.len()
+            && own.iter().zip(&seen).all(|(own, seen)| own.token == seen.token && own.start - removed_before(own.start) == seen.start);
         if same {
             let ids = tokenizer.encode(&text, false)?;
             return Ok((text, ids));
@@ -179,7 +180,9 @@ impl Shield {
         }
         let model = original.get_model();
         let mut vocabulary = AddedVocabulary::new();
-        vocabulary.add_tokens(added.iter().map(|(_, token)| token.clone()), model, original.get_normalizer()).map_err(|error| error.to_string())?;
+        vocabulary
+            .add_tokens(added.iter().map(|(_, token)| token.clone()), model, original.get_normalizer())
+            .map_err(|error| error.to_string())?;
         let mut original_ids = HashMap::new();
         for (id, token) in &added {
             let new_id = vocabulary.token_to_id(&token.content, model).ok_or("the tokenizer refuses an added token")?;

@@ -21,7 +21,12 @@ pub fn stop_token_ids(folder: &Path, tokenizer: Option<&Tokenizer>) -> Result<Ve
     let named = tokenizer.and_then(|tokenizer| tokenizer.token_id(tokenizer.special_tokens().get("eos_token")?));
     ids.extend(named);
     let mut seen = Vec::new();
-    ids.retain(|id| !seen.contains(id) && { seen.push(*id); true });
+    ids.retain(|id| {
+        !seen.contains(id) && {
+            seen.push(*id);
+            true
+        }
+    });
     Ok(ids)
 }
 

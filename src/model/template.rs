@@ -66,7 +66,9 @@ pub enum TemplateError {
         detail: String,
     },
     /// A text holds the characters that mark generation blocks.
-    #[error("the messages or the template hold U+FDD0 or U+FDD1, which are not characters; remove them to have the assistant's parts marked")]
+    #[error(
+        "the messages or the template hold U+FDD0 or U+FDD1, which are not characters; remove them to have the assistant's parts marked"
+    )]
     MarksInUse,
 }
 
@@ -110,7 +112,8 @@ impl ChatTemplate {
     }
 
     fn new(origin: String, sources: Vec<(String, String)>, special_tokens: SpecialTokens) -> Result<ChatTemplate, TemplateError> {
-        let syntax = |error: Error| TemplateError::Syntax { origin: origin.clone(), line: error.line().unwrap_or(1), detail: detail(&error) };
+        let syntax =
+            |error: Error| TemplateError::Syntax { origin: origin.clone(), line: error.line().unwrap_or(1), detail: detail(&error) };
         let mut env = environment().map_err(syntax)?;
         for (name, text) in &sources {
             env.add_template_owned(name.clone(), source::with_generation_as(text, "__plain")).map_err(syntax)?;
@@ -169,7 +172,13 @@ impl ChatTemplate {
         with_tools.map_or("default", |(name, _)| name.as_str())
     }
 
-    fn render_named(&self, name: &str, messages: &[Value], add_generation_prompt: bool, extra: &Map<String, Value>) -> Result<String, TemplateError> {
+    fn render_named(
+        &self,
+        name: &str,
+        messages: &[Value],
+        add_generation_prompt: bool,
+        extra: &Map<String, Value>,
+    ) -> Result<String, TemplateError> {
         let mut variables: Map<String, Value> = Map::new();
         for (field, text) in self.special_tokens.named() {
             variables.insert(field.into(), text.into());

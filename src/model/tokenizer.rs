@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::decoder::{DecodePlan, StreamDecoder};
 use super::shield::Shield;
@@ -78,7 +79,7 @@ pub enum TextError {
 /// A model's tokenizer. Cheap to use from many threads at once; share it in an `Arc`.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    plan: DecodePlan,
+    plan: Arc<DecodePlan>,
     special_tokens: SpecialTokens,
     shield: Shield,
     /// What the post-processor puts before a text.
@@ -88,7 +89,10 @@ pub struct Tokenizer {
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tokenizer").field("vocab_size", &self.vocab_size).field("special_tokens", &self.special_tokens).finish_non_exhaustive()
+        f.debug_struct("Tokenizer")
+            .field("vocab_size", &self.vocab_size)
+            .field("special_tokens", &self.special_tokens)
+            .finish_non_exhaustive()
     }
 }
 
@@ -98,7 +102,8 @@ impl Tokenizer {
     pub fn from_folder(folder: &Path) -> Result<Option<Tokenizer>, TextError> {
         let path = folder.join("tokenizer.json");
         let Some(text) = read_text(&path)? else { return Ok(None) };
-        let inner = text.parse().map_err(|error: tokenizers::Error| TextError::Tokenizer { path: path.clone(), reason: error.to_string() })?;
+        let inner =
+            text.parse().map_err(|error: tokenizers::Error| TextError::Tokenizer { path: path.clone(), reason: error.to_string() })?;
         Tokenizer::new(inner, SpecialTokens::from_folder(folder)?, &path).map(Some)
     }
 
@@ -113,9 +118,10 @@ impl Tokenizer {
         inner.with_padding(None);
         let plan = DecodePlan::new(inner.get_decoder()).map_err(|problem| TextError::Decoder { path: path.to_owned(), problem })?;
         let vocab_size = inner.get_vocab(true).values().max().map_or(0, |&id| id as usize + 1);
-        let leading = inner.encode_fast("", true).map_err(fail)?.get_ids().first().copied();
+        let first = |special: bool| inner.encode_fast("a", special).ok().and_then(|encoding| encoding.get_ids().first().copied());
+        let leading = first(true).filter(|&id| first(false) != Some(id));
         let shield = Shield::new(&inner, &special_tokens);
-        Ok(Tokenizer { inner, plan, special_tokens, shield, leading, vocab_size })
+        Ok(Tokenizer { inner, plan: Arc::new(plan), special_tokens, shield, leading, vocab_size })
     }
 
     /// Token ids of a text. With `add_special_tokens`, what tokenizer.json adds around a text (for many models a

@@ -3,6 +3,9 @@
 
 mod assets;
 mod bad_models;
+mod detokenize;
 mod model_folders;
 mod templates;
+mod text_cases;
 mod tiny_model;
+mod tiny_tokenizers;

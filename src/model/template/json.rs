@@ -80,7 +80,13 @@ impl Style {
         Ok(())
     }
 
-    fn write_items(&self, out: &mut String, [open, close]: [char; 2], items: Vec<(Option<String>, Value)>, depth: usize) -> Result<(), Error> {
+    fn write_items(
+        &self,
+        out: &mut String,
+        [open, close]: [char; 2],
+        items: Vec<(Option<String>, Value)>,
+        depth: usize,
+    ) -> Result<(), Error> {
         let new_line = |out: &mut String, depth: usize| {
             if let Some(indent) = &self.indent {
                 out.push('\n');

@@ -1,6 +1,6 @@
 //! What templates expect of Python: printing, string methods, tests, and the functions that transformers adds.
 
-use minijinja::value::{Kwargs, ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 use minijinja_contrib::{filters, globals, pycompat};
 
@@ -28,13 +28,18 @@ pub(super) fn register(env: &mut Environment<'static>) {
     env.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
         Err(invalid("raise_exception").with_source(Raised(message.to_string())))
     });
-    env.add_function("cycler", globals::cycler);
+    env.add_function("cycler", |items: Rest<Value>| globals::cycler(items.0));
     env.add_function("joiner", globals::joiner);
     env.add_filter("truncate", filters::truncate);
     env.add_filter("striptags", filters::striptags);
     env.add_filter("filesizeformat", filters::filesizeformat);
-    // In Python a string and a dictionary are sequences as well: they have a length and items.
-    env.add_test("sequence", |value: &Value| matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map));
+    env.add_filter("indent", indent);
+    env.add_filter("escape", escape);
+    env.add_filter("e", escape);
+    // In Python strings and dictionaries are sequences as well: they have a length and items. So has what is undefined.
+    env.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined)
+    });
     env.add_test("iterable", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Iterable | ValueKind::Undefined)
     });
@@ -43,10 +48,11 @@ pub(super) fn register(env: &mut Environment<'static>) {
 
 /// Prints a value into the text: floats as Python's `repr`, all else as the template engine does (which is Python's way too).
 pub(super) fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
-    if value.kind() == ValueKind::Number && !value.is_integer() {
-        if let Ok(float) = f64::try_from(value.clone()) {
-            return out.write_str(&float_repr(float)).map_err(Error::from);
-        }
+    if value.kind() == ValueKind::Number
+        && !value.is_integer()
+        && let Ok(float) = f64::try_from(value.clone())
+    {
+        return out.write_str(&float_repr(float)).map_err(Error::from);
     }
     minijinja::escape_formatter(out, state, value)
 }
@@ -90,11 +96,12 @@ pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value
 /// String methods that the compatibility layer lacks, or has without their keyword arguments.
 fn string_method(text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
     let pair = |parts: Option<(&str, &str)>, separator: &str, rest_first: bool| {
-        Value::from(match (parts, rest_first) {
-            (Some((before, after)), _) => vec![before.to_owned(), separator.to_owned(), after.to_owned()],
-            (None, false) => vec![text.to_owned(), String::new(), String::new()],
-            (None, true) => vec![String::new(), String::new(), text.to_owned()],
-        })
+        let parts = match (parts, rest_first) {
+            (Some((before, after)), _) => [before, separator, after],
+            (None, false) => [text, "", ""],
+            (None, true) => ["", "", text],
+        };
+        Value::from(Tuple::from(parts.map(Value::from)))
     };
     match name {
         "split" | "rsplit" => {
@@ -107,7 +114,8 @@ fn string_method(text: &str, name: &str, args: &[Value]) -> Result<Value, Error>
             };
             names.assert_all_used()?;
             let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-            let separator = separator.as_ref().map(|value| value.as_str().ok_or_else(|| invalid("the separator must be a string"))).transpose()?;
+            let separator =
+                separator.as_ref().map(|value| value.as_str().ok_or_else(|| invalid("the separator must be a string"))).transpose()?;
             if separator == Some("") {
                 return Err(invalid("the separator is empty"));
             }
@@ -117,7 +125,10 @@ fn string_method(text: &str, name: &str, args: &[Value]) -> Result<Value, Error>
             let (keep, names): (Option<bool>, Kwargs) = from_args(args)?;
             let keep = keep.or(names.get("keepends")?).unwrap_or(false);
             names.assert_all_used()?;
-            Ok(text.split_inclusive('\n').map(|line| Value::from(if keep { line } else { line.trim_end_matches('\n').trim_end_matches('\r') })).collect())
+            Ok(text
+                .split_inclusive('\n')
+                .map(|line| Value::from(if keep { line } else { line.trim_end_matches('\n').trim_end_matches('\r') }))
+                .collect())
         }
         "removeprefix" => {
             let (prefix,): (&str,) = from_args(args)?;
@@ -168,28 +179,56 @@ fn split(text: &str, separator: Option<&str>, limit: usize, from_right: bool) ->
     }
 }
 
-/// Split at runs of whitespace, none at the edges.
+/// Split at runs of whitespace, none at the edges. What the limit leaves unsplit keeps the whitespace at its far edge.
 fn split_whitespace(text: &str, limit: usize, from_right: bool) -> Vec<String> {
+    let near_trim = |text| if from_right { str::trim_end(text) } else { str::trim_start(text) };
     let mut parts = Vec::new();
-    let mut rest = text.trim();
+    let mut rest = near_trim(text);
     while !rest.is_empty() {
         let cut = if from_right { rest.rfind(char::is_whitespace) } else { rest.find(char::is_whitespace) };
-        match cut {
-            Some(at) if parts.len() < limit => {
-                let (before, after) = rest.split_at(at);
-                let (part, remaining) = if from_right { (after.trim_start(), before.trim_end()) } else { (before, after.trim_start()) };
-                parts.push(part.to_owned());
-                rest = remaining;
-            }
-            _ => {
-                // Where the limit is reached, Python keeps the whitespace at the far edge of what is left.
-                parts.push(rest.to_owned());
-                break;
-            }
-        }
+        let Some(at) = cut.filter(|_| parts.len() < limit) else {
+            parts.push(rest.to_owned());
+            break;
+        };
+        let (before, after) = rest.split_at(at);
+        let (part, remaining) = if from_right { (after.trim_start(), before) } else { (before, after) };
+        parts.push(part.to_owned());
+        rest = near_trim(remaining);
     }
     if from_right {
         parts.reverse();
     }
     parts
+}
+
+/// The filter `indent(width=4, first=False, blank=False)`: a newline at the end stays.
+fn indent(text: &str, width: Option<Value>, first: Option<bool>, blank: Option<bool>, names: Kwargs) -> Result<String, Error> {
+    let width = match width {
+        Some(width) => Some(width),
+        None => names.get("width")?,
+    };
+    let first = first.or(names.get("first")?).unwrap_or(false);
+    let blank = blank.or(names.get("blank")?).unwrap_or(false);
+    names.assert_all_used()?;
+    let indent = match width {
+        None => "    ".to_owned(),
+        Some(text) if text.as_str().is_some() => text.to_string(),
+        Some(number) => " ".repeat(usize::try_from(number)?),
+    };
+    let mut out = String::new();
+    for (index, line) in text.split('\n').enumerate() {
+        if index > 0 {
+            out.push('\n');
+        }
+        if (index > 0 || first) && (blank || !line.is_empty() || index == 0) {
+            out.push_str(&indent);
+        }
+        out.push_str(line);
+    }
+    Ok(out)
+}
+
+/// The filter `escape`, with the entities that Python's markupsafe writes.
+fn escape(text: &Value) -> String {
+    text.to_string().replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;").replace('\'', "&#39;")
 }

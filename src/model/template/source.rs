@@ -26,9 +26,10 @@ pub(super) fn with_generation_as(source: &str, filter: &str) -> String {
         match name_of(tag) {
             Some((left, "generation", right)) if !raw => out.push_str(&format!("{{%{left} filter {filter} %}}{{% with {right}%}}")),
             Some((left, "endgeneration", right)) if !raw => out.push_str(&format!("{{%{left} endwith %}}{{% endfilter {right}%}}")),
-            Some((_, "raw", _)) => {
+            Some((left, "raw", right)) => {
                 raw = true;
-                out.push_str(tag);
+                // Jinja keeps the newline behind this one tag.
+                out.push_str(&format!("{{%{left} raw {}%}}", if right.is_empty() { "+" } else { right }));
             }
             _ => out.push_str(tag),
         }
@@ -67,4 +68,3 @@ fn name_of(tag: &str) -> Option<(&str, &str, &str)> {
     let (bare, right) = name.split_at(bare.len());
     Some((left, bare.trim(), right))
 }
-

@@ -24,7 +24,7 @@ struct Moment {
 
 impl Moment {
     fn new(seconds: u64) -> Moment {
-        let leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
         let mut year = 1970;
         let mut day_of_year = seconds / 86400;
         while day_of_year >= 365 + u64::from(leap(year)) {
@@ -99,7 +99,9 @@ pub(super) fn strftime(format: &str, seconds: u64) -> Result<String, minijinja::
             Some('n') => "\n".into(),
             Some('t') => "\t".into(),
             Some('%') => "%".into(),
-            other => return Err(invalid(format!("strftime_now does not know the directive %{}", other.map_or(String::new(), String::from)))),
+            other => {
+                return Err(invalid(format!("strftime_now does not know the directive %{}", other.map_or(String::new(), String::from))));
+            }
         };
         out.push_str(&written);
     }
