@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tiny random checkpoints and what transformers computes with them.
 
-usage: make_golden.py OUT [--seed N] [--only NAME] [--shapes] [--forward-only]
+usage: make_golden.py OUT [--seed N] [--only NAME] [--shapes] [--forward-only] [--rounded-rope]
                                        (PyPI: torch, transformers, safetensors)
 
 OUT/NAME/ becomes a Hugging Face folder (config.json, model.safetensors or shards), and
@@ -19,6 +19,11 @@ weights and cast to f32:
 
 --forward-only keeps the first four. --shapes makes another set of checkpoints, with
 awkward sizes and both spellings of rotary scaling; it has no adamw5 tensors.
+
+The values are those of the folder as transformers loads it. --rounded-rope computes them
+from the model in memory instead, whose rotary frequencies `model.to(bfloat16)` has
+rounded along with the weights: bf16 and f16 checkpoints then give logits that differ by up
+to 0.3 from what any loader of the folder computes.
 """
 import argparse
 import json
@@ -284,9 +289,7 @@ def as_f32(tensor):
     return tensor.detach().float().contiguous()
 
 
-def expected_values(model, checkpoint):
-    ids = torch.randint(3, checkpoint.config["vocab_size"], (ROWS, PROMPT_TOKENS))
-    weights = torch.randn(ROWS, PROMPT_TOKENS - 1).double()
+def expected_values(model, checkpoint, ids, weights):
     with torch.no_grad():
         logits = model(ids).logits
         greedy, margins = greedy_continuation(model, ids)
@@ -309,7 +312,7 @@ def expected_values(model, checkpoint):
     return expected
 
 
-def make(checkpoint, seed, folder, forward_only):
+def make(checkpoint, seed, folder, forward_only, rounded_rope):
     torch.manual_seed(seed)
     model_class, config_class = FAMILIES[checkpoint.family]
     model = model_class(config_class(**checkpoint.config)).eval()
@@ -319,7 +322,13 @@ def make(checkpoint, seed, folder, forward_only):
     model.save_pretrained(folder, **sharding)
     if checkpoint.old_rope:
         use_old_rope_spelling(folder / "config.json")
-    expected = expected_values(model.double(), checkpoint)
+    ids = torch.randint(3, checkpoint.config["vocab_size"], (ROWS, PROMPT_TOKENS))
+    loss_weights = torch.randn(ROWS, PROMPT_TOKENS - 1).double()
+    if rounded_rope:
+        model = model.double()
+    else:
+        model = model_class.from_pretrained(folder, dtype=torch.float64).eval()
+    expected = expected_values(model, checkpoint, ids, loss_weights)
     if forward_only:
         expected = {key: expected[key] for key in FORWARD_KEYS}
     save_file(expected, folder / "expected.safetensors")
@@ -337,6 +346,7 @@ def main():
     parser.add_argument("--only", metavar="NAME")
     parser.add_argument("--shapes", action="store_true")
     parser.add_argument("--forward-only", action="store_true")
+    parser.add_argument("--rounded-rope", action="store_true")
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)  # sums come out in the same order on every machine
@@ -346,7 +356,8 @@ def main():
     for name, checkpoint in table.items():
         if arguments.only in (None, name):
             seed = 1000 * arguments.seed + first + names.index(checkpoint.like or name)
-            make(checkpoint, seed, arguments.out / name, arguments.forward_only)
+            folder = arguments.out / name
+            make(checkpoint, seed, folder, arguments.forward_only, arguments.rounded_rope)
 
 
 if __name__ == "__main__":
