@@ -268,7 +268,11 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
 /// Prints one thing, as text or as one JSON object.
 fn print<T: std::fmt::Display + serde::Serialize>(thing: &T, json: bool) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    if json { writeln!(out, "{}", serde_json::to_string(thing)?)? } else { writeln!(out, "{thing}")? }
+    if json {
+        writeln!(out, "{}", serde_json::to_string(thing)?)?
+    } else {
+        writeln!(out, "{thing}")?
+    }
     Ok(())
 }
 
@@ -322,8 +326,7 @@ async fn run_generate(args: &GenerateArgs) -> Result<(), Failure> {
         (None, Some(prompt)) => vec![text.encode_text(prompt)?],
         (None, None) => Vec::new(),
     };
-    let request =
-        generate::Request { prompts, samples: args.samples, seed: args.seed, params, submit_order_seed: args.submit_order_seed };
+    let request = generate::Request { prompts, samples: args.samples, seed: args.seed, params, submit_order_seed: args.submit_order_seed };
     let progress = bar(request.prompts.len() as u64 * u64::from(args.samples), "samples");
     let mut failed: Result<(), Failure> = Ok(());
     let mut out = std::io::stdout().lock();
@@ -345,7 +348,16 @@ async fn run_generate(args: &GenerateArgs) -> Result<(), Failure> {
                 serde_json::to_string(&line).map_err(Failure::from).and_then(|l| Ok(writeln!(out, "{l}")?))
             } else {
                 let body = if text.has_tokenizer() { s.text.clone() } else { format!("{:?}", s.token_ids) };
-                progress.suspend(|| writeln!(out, "--- prompt {prompt}, sample {}: {:?} after {} tokens\n{body}", s.index, s.finish_reason, s.token_ids.len()))
+                progress
+                    .suspend(|| {
+                        writeln!(
+                            out,
+                            "--- prompt {prompt}, sample {}: {:?} after {} tokens\n{body}",
+                            s.index,
+                            s.finish_reason,
+                            s.token_ids.len()
+                        )
+                    })
                     .map_err(Failure::from)
             };
             if failed.is_ok() {
@@ -373,11 +385,18 @@ async fn run_score(args: &ScoreArgs) -> Result<(), Failure> {
     score::score(&engine, &sequences, |i, scores| {
         progress.inc(1);
         let written = if args.json {
-            serde_json::to_string(&score::Line { logprobs: &scores.logprobs }).map_err(Failure::from).and_then(|l| Ok(writeln!(out, "{l}")?))
+            serde_json::to_string(&score::Line { logprobs: &scores.logprobs })
+                .map_err(Failure::from)
+                .and_then(|l| Ok(writeln!(out, "{l}")?))
         } else {
             let sum: f64 = scores.logprobs.iter().map(|l| f64::from(*l)).sum();
-            writeln!(out, "sequence {i}: {} tokens, sum of log-probabilities {sum:.4}, mean {:.4}", scores.logprobs.len(), sum / scores.logprobs.len() as f64)
-                .map_err(Failure::from)
+            writeln!(
+                out,
+                "sequence {i}: {} tokens, sum of log-probabilities {sum:.4}, mean {:.4}",
+                scores.logprobs.len(),
+                sum / scores.logprobs.len() as f64
+            )
+            .map_err(Failure::from)
         };
         if failed.is_ok() {
             failed = written;

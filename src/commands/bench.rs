@@ -189,7 +189,11 @@ fn peak_memory_mib() -> Option<f64> {
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let w = &self.workload;
-        writeln!(f, "{} prompts x {} samples x {} tokens, {} threads, {}, median of {}", w.prompts, w.samples, w.tokens, self.threads, self.isa, w.reps)?;
+        writeln!(
+            f,
+            "{} prompts x {} samples x {} tokens, {} threads, {}, median of {}",
+            w.prompts, w.samples, w.tokens, self.threads, self.isa, w.reps
+        )?;
         writeln!(f, "ceilings       read {:.1} GB/s, FMA {:.1} GFLOP/s", self.ceilings.read_gb_per_s, self.ceilings.fma_gflop_per_s)?;
         for b in &self.batches {
             writeln!(

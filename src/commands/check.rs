@@ -75,7 +75,10 @@ impl std::fmt::Display for Report {
             self.greedy_steps, self.greedy_mismatches, self.greedy_close_calls
         )?;
         if self.rope_frequencies == Frequencies::CastInMemory {
-            writeln!(f, "rope      the reference was computed with rotary frequencies rounded to the checkpoint's type (a model cast in memory),")?;
+            writeln!(
+                f,
+                "rope      the reference was computed with rotary frequencies rounded to the checkpoint's type (a model cast in memory),"
+            )?;
             writeln!(f, "          and so is this comparison; generate, score and serve use f32 frequencies, as the folder loads")?;
         }
         write!(f, "result    {}", if self.ok { "ok" } else { "NOT OK" })
@@ -95,11 +98,17 @@ pub fn check(dir: &Path, threads: usize, isa: Isa) -> Result<Report, ModelError>
     let margins = expected.tensor("margins")?;
     let steps = greedy.shape.1;
     if logits.shape != [batch, positions, config.vocab_size] || greedy.shape.0 != batch || margins.shape != [batch, steps] {
-        return Err(ModelError::file(&path, "holds `logits`, `greedy` or `margins` of shapes that do not fit `input_ids` and config.json; make it again from this checkpoint"));
+        return Err(ModelError::file(
+            &path,
+            "holds `logits`, `greedy` or `margins` of shapes that do not fit `input_ids` and config.json; make it again from this checkpoint",
+        ));
     }
     let total = positions + steps;
     if total > config.context_length {
-        return Err(ModelError::file(&path, format!("holds sequences of {total} tokens, more than the model's context of {}", config.context_length)));
+        return Err(ModelError::file(
+            &path,
+            format!("holds sequences of {total} tokens, more than the model's context of {}", config.context_length),
+        ));
     }
     let reference = Reference { ids, logits: logits.to_f32(), greedy, margins: margins.to_f32() };
     let mut ops = CpuOps::with_isa(threads, isa).map_err(|e| ModelError::file(dir, format!("cannot be checked: no threads: {e}")))?;

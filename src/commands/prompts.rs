@@ -59,7 +59,10 @@ pub fn parse_sequences(file: &str) -> Result<Vec<Vec<u32>>, String> {
     let lines: Vec<(usize, SequenceLine)> = lines(file, "an object with `token_ids`")?;
     for (number, line) in &lines {
         if line.token_ids.len() < 2 {
-            return Err(format!("line {number}: `token_ids` holds {} tokens; the first has no log-probability, so give at least two", line.token_ids.len()));
+            return Err(format!(
+                "line {number}: `token_ids` holds {} tokens; the first has no log-probability, so give at least two",
+                line.token_ids.len()
+            ));
         }
     }
     Ok(lines.into_iter().map(|(_, line)| line.token_ids).collect())

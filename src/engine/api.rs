@@ -106,7 +106,10 @@ impl SamplingParams {
             return fail("max_tokens", "is 0; ask for at least 1 token".into());
         }
         if self.min_tokens > self.max_tokens {
-            return fail("min_tokens", format!("is {}, above max_tokens {}; lower one or raise the other", self.min_tokens, self.max_tokens));
+            return fail(
+                "min_tokens",
+                format!("is {}, above max_tokens {}; lower one or raise the other", self.min_tokens, self.max_tokens),
+            );
         }
         if self.stop.iter().any(String::is_empty) {
             return fail("stop", "holds an empty string, which would match everywhere; remove it".into());

@@ -71,7 +71,8 @@ impl LocalEngine {
             start: Instant::now(),
         });
         let (commands, inbox) = mpsc::channel();
-        let blocks = settings.blocks(ops.kv_block_bytes(model.config.num_layers, crate::model::weights::heads(&model.config)), info.context_length);
+        let blocks =
+            settings.blocks(ops.kv_block_bytes(model.config.num_layers, crate::model::weights::heads(&model.config)), info.context_length);
         let runner = Runner::new(ops, model, settings, blocks, board.clone());
         let thread = {
             let board = board.clone();
@@ -135,7 +136,10 @@ impl LocalEngine {
         if tokens <= room {
             return Ok(());
         }
-        Err(FieldError::new(field, format!("needs {tokens} positions, but the KV cache holds {room} in all; start the engine with more --kv-blocks")))
+        Err(FieldError::new(
+            field,
+            format!("needs {tokens} positions, but the KV cache holds {room} in all; start the engine with more --kv-blocks"),
+        ))
     }
 }
 
@@ -173,10 +177,13 @@ impl Engine for LocalEngine {
         self.check_tokens("token_ids", &request.token_ids)?;
         let (n, context) = (request.token_ids.len(), self.info.context_length);
         if n > context {
-            return Err(FieldError::new("token_ids", format!("has {n} tokens, more than the model's context of {context}; shorten it")).into());
+            return Err(
+                FieldError::new("token_ids", format!("has {n} tokens, more than the model's context of {context}; shorten it")).into()
+            );
         }
         if request.from == 0 || request.from >= n {
-            let problem = format!("is {}; it must be at least 1 (the first token has no log-probability) and below the length {n}", request.from);
+            let problem =
+                format!("is {}; it must be at least 1 (the first token has no log-probability) and below the length {n}", request.from);
             return Err(FieldError::new("prompt_len", problem).into());
         }
         let plain = SamplingParams { temperature: request.temperature, ..SamplingParams::default() };

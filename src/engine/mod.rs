@@ -13,8 +13,8 @@ pub mod scheduler;
 mod settings;
 
 pub use api::{
-    CancelAck, Engine, EngineInfo, EngineStats, Event, FinishReason, RequestId, Sample, SampleRequest, SampleStream, SamplingParams, ScoreRequest,
-    Scores, StopMatch, StreamKey, SubmitError,
+    CancelAck, Engine, EngineInfo, EngineStats, Event, FinishReason, RequestId, Sample, SampleRequest, SampleStream, SamplingParams,
+    ScoreRequest, Scores, StopMatch, StreamKey, SubmitError,
 };
 pub use local::LocalEngine;
 pub use settings::EngineSettings;

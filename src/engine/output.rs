@@ -51,8 +51,7 @@ impl Output {
         let p = &self.request.params;
         let position = self.sample.token_ids.len();
         let banned: &[u32] = if position < p.min_tokens as usize { &self.stops } else { &[] };
-        let filters =
-            Filters { temperature: p.temperature, top_k: p.top_k, top_p: p.top_p, min_p: p.min_p, bias: &p.logit_bias, banned };
+        let filters = Filters { temperature: p.temperature, top_k: p.top_k, top_p: p.top_p, min_p: p.min_p, bias: &p.logit_bias, banned };
         Draw { row, filters, key: self.request.key.0, position: position as u32, sample: self.request.index }
     }
 

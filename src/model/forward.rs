@@ -98,7 +98,9 @@ impl<O: Ops> Forward<O> {
 
     fn resize(&mut self, ops: &O, batch: &Batch) {
         let rows = batch.rows();
-        for t in [&mut self.x, &mut self.h, &mut self.y, &mut self.qkv, &mut self.angles, &mut self.attended, &mut self.gate_up, &mut self.act] {
+        for t in
+            [&mut self.x, &mut self.h, &mut self.y, &mut self.qkv, &mut self.angles, &mut self.attended, &mut self.gate_up, &mut self.act]
+        {
             ops.set_rows(t, rows);
         }
         for t in [&mut self.last, &mut self.normed, &mut self.logits] {

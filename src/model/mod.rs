@@ -27,5 +27,5 @@ pub use config::{Architecture, Llama3Scaling, ModelConfig, RopeConfig};
 pub use error::ModelError;
 pub use loaded::{LoadError, Model};
 pub use safetensors_file::SafetensorsFile;
-pub use text::ModelText;
 pub use tensor_view::{Dtype, TensorView};
+pub use text::ModelText;

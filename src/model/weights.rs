@@ -45,7 +45,12 @@ pub fn heads(config: &ModelConfig) -> Heads {
 
 impl<O: Ops> Weights<O> {
     /// Packs a verified checkpoint. `progress` is called with (layers done, layers in all).
-    pub fn load(ops: &O, config: &ModelConfig, checkpoint: &Checkpoint, mut progress: impl FnMut(usize, usize)) -> Result<Self, ModelError> {
+    pub fn load(
+        ops: &O,
+        config: &ModelConfig,
+        checkpoint: &Checkpoint,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<Self, ModelError> {
         let mut layers = Vec::with_capacity(config.num_layers);
         for i in 0..config.num_layers {
             let t = |name: &str| checkpoint.tensor(&format!("model.layers.{i}.{name}"));

@@ -100,7 +100,8 @@ impl Work<'_> {
             scratch.query[p * group * dim..][..group * dim].copy_from_slice(from);
         }
         let key = |b: usize| self.cache.keys[self.cache.index(self.layer, self.table[b] as usize, self.head) * key_block(heads)..].as_ptr();
-        let value = |b: usize| self.cache.values[self.cache.index(self.layer, self.table[b] as usize, self.head) * value_block(heads)..].as_ptr();
+        let value =
+            |b: usize| self.cache.values[self.cache.index(self.layer, self.table[b] as usize, self.head) * value_block(heads)..].as_ptr();
         // SAFETY: query has `rows` rows of `dim`, scores `rows` rows of `width`, out `rows` rows of `padded`; each key block has 16 dim values
         // and each value block padded / 16 panels of 256 values; L's features are the caller's promise.
         unsafe {
@@ -188,7 +189,15 @@ fn tile_height(rows: usize) -> usize {
 /// `p` has MR rows at stride `ldp` with `to` values; `v(b)` points at 256 values of block b; `c` has MR rows of 16 at stride `ldc`; the machine has
 /// the features of `L`.
 #[inline(always)]
-unsafe fn values<L: Lanes, const MR: usize>(p: *const f32, ldp: usize, v: impl Fn(usize) -> *const f32, from: usize, to: usize, c: *mut f32, ldc: usize) {
+unsafe fn values<L: Lanes, const MR: usize>(
+    p: *const f32,
+    ldp: usize,
+    v: impl Fn(usize) -> *const f32,
+    from: usize,
+    to: usize,
+    c: *mut f32,
+    ldc: usize,
+) {
     // SAFETY: all accesses are within what the caller guarantees.
     unsafe {
         let mut acc: [L; MR] = std::array::from_fn(|m| L::load(c.add(m * ldc)));

@@ -57,7 +57,11 @@ impl FromStr for Isa {
             "avx512" => Isa::Avx512,
             _ => return Err(format!("unknown instruction set '{s}'; use scalar, avx2 or avx512")),
         };
-        if Isa::available().contains(&isa) { Ok(isa) } else { Err(format!("this machine has no {isa}; leave the setting out to use the best it has")) }
+        if Isa::available().contains(&isa) {
+            Ok(isa)
+        } else {
+            Err(format!("this machine has no {isa}; leave the setting out to use the best it has"))
+        }
     }
 }
 

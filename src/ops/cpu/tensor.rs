@@ -1,61 +1,45 @@
 //! Memory of the CPU backend: aligned buffers and row-major activations.
 
-/// One cache line, the unit of allocation.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u32; 16]);
-
 /// A zeroed buffer of `T` (f32 or u16) that starts on a cache line.
 pub(super) struct Aligned<T> {
-    lines: Vec<Line>,
+    /// Somewhat more words than needed; the buffer starts at the first one on a cache line. A vector of zero words comes from the system
+    /// untouched, so pages that are never written cost no memory.
+    words: Vec<u32>,
+    first: usize,
     len: usize,
     of: std::marker::PhantomData<T>,
 }
 
-/// Types for which every bit pattern is a value.
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Types for which every bit pattern is a value, no larger than a word.
 pub(super) trait Plain: Copy {}
 impl Plain for f32 {}
 impl Plain for u16 {}
 
 impl<T: Plain> Aligned<T> {
-    /// `len` zeros. Untouched pages cost no memory.
+    /// `len` zeros.
     pub(super) fn zeroed(len: usize) -> Self {
-        let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
-        // A vector of zero bytes of an all-integer type is allocated with calloc.
-        Aligned { lines: zeroed_lines(lines), len, of: std::marker::PhantomData }
-    }
-}
-
-fn zeroed_lines(n: usize) -> Vec<Line> {
-    if n == 0 {
-        return Vec::new();
-    }
-    let layout = match std::alloc::Layout::array::<Line>(n) {
-        Ok(layout) => layout,
-        Err(_) => std::alloc::handle_alloc_error(std::alloc::Layout::new::<Line>()),
-    };
-    // SAFETY: the layout is not empty; the pointer is checked; zero bytes are valid Lines; the vector frees it with the same layout.
-    unsafe {
-        let p = std::alloc::alloc_zeroed(layout).cast::<Line>();
-        if p.is_null() {
-            std::alloc::handle_alloc_error(layout);
-        }
-        Vec::from_raw_parts(p, n, n)
+        let words = vec![0u32; (len * size_of::<T>()).div_ceil(4) + LINE / 4];
+        let first = (LINE - words.as_ptr() as usize % LINE) % LINE / 4;
+        Aligned { words, first, len, of: std::marker::PhantomData }
     }
 }
 
 impl<T: Plain> std::ops::Deref for Aligned<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: the lines hold at least len values of T, a type for which all bits are valid and whose alignment is below a line's.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+        // SAFETY: from `first` on the words hold at least `len` values of T, a type for which all bits are valid and whose alignment is at
+        // most a word's.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().add(self.first).cast(), self.len) }
     }
 }
 
 impl<T: Plain> std::ops::DerefMut for Aligned<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as in deref; &mut self makes the access unique.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().add(self.first).cast(), self.len) }
     }
 }
 
