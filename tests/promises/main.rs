@@ -4,8 +4,13 @@
 mod assets;
 mod bad_models;
 mod detokenize;
+mod golden;
 mod model_folders;
+mod naive_ops;
+mod sampling_runs;
+mod smollm2;
 mod templates;
 mod text_cases;
+mod timing;
 mod tiny_model;
 mod tiny_tokenizers;

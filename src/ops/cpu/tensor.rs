@@ -63,6 +63,11 @@ impl Tensor {
         self.rows = rows;
     }
 
+    /// Rows in use and columns.
+    pub fn shape(&self) -> (usize, usize) {
+        (self.rows, self.cols)
+    }
+
     /// Row `r`, without its padding.
     pub fn row(&self, r: usize) -> &[f32] {
         assert!(r < self.rows);
