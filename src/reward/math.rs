@@ -8,6 +8,11 @@
 
 use super::Verdict;
 
+/// So many `\boxed` are looked into, from the end: a text that repeats itself costs no more than reading it.
+const BOXES: usize = 16;
+/// A box longer than this holds no answer, and neither does a longer part of a `\frac`.
+const BOX_BYTES: usize = 4096;
+const FRACTION_BYTES: usize = 64;
 /// Fractions whose parts have more digits than this are not compared ([`Verdict::Limit`]).
 const FRACTION_DIGITS: usize = 18;
 
@@ -52,16 +57,16 @@ pub fn extract(text: &str) -> Option<Number> {
 
 /// Position and last number of the last `\boxed{...}` that holds one.
 fn last_boxed(text: &str) -> Option<(usize, Number)> {
-    text.rmatch_indices("\\boxed").find_map(|(at, tag)| {
-        let inside = braced(text[at + tag.len()..].trim_start())?.0;
+    text.rmatch_indices("\\boxed").take(BOXES).find_map(|(at, tag)| {
+        let inside = braced(text[at + tag.len()..].trim_start(), BOX_BYTES)?.0;
         last_number(inside).map(|number| (at, number))
     })
 }
 
-/// What stands inside the braces that `text` starts with, and what follows them.
-fn braced(text: &str) -> Option<(&str, &str)> {
+/// What stands inside the braces that `text` starts with, at most `limit` bytes, and what follows them.
+fn braced(text: &str, limit: usize) -> Option<(&str, &str)> {
     let mut depth = 0usize;
-    for (at, character) in text.char_indices() {
+    for (at, character) in text.char_indices().take_while(|(at, _)| *at <= limit) {
         match character {
             '{' => depth += 1,
             '}' => depth = depth.checked_sub(1)?,
@@ -114,8 +119,8 @@ fn read_number(text: &str, before: Option<char>) -> Option<(Option<Number>, usiz
     }
     for command in ["\\frac", "\\dfrac", "\\tfrac"] {
         if let Some(after) = rest.strip_prefix(command) {
-            let (numerator, after) = braced(after)?;
-            let (denominator, after) = braced(after)?;
+            let (numerator, after) = braced(after, FRACTION_BYTES)?;
+            let (denominator, after) = braced(after, FRACTION_BYTES)?;
             let fraction = quotient(whole_text(numerator)?, whole_text(denominator)?);
             let fraction = fraction.map(|f| if negative { f.negated() } else { f });
             return Some((fraction, text.len() - after.len()));

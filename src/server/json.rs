@@ -63,6 +63,7 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
         let found = field::of_serde(error.path(), error.inner());
         match error.inner().classify() {
             serde_json::error::Category::Data => ApiError::from(found),
+            _ if field::is_out_of_range(error.inner()) => ApiError::from(found),
             _ => bad_json(format!("the body cannot be read as JSON: {}", error.inner())).about(found.path),
         }
     })?;

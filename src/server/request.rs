@@ -16,7 +16,7 @@ use super::error::ApiError;
 use super::json;
 use super::limits::Limits;
 use crate::engine::{EngineInfo, SamplingParams};
-use crate::field::FieldError;
+use crate::field::{self, FieldError, Object};
 use crate::reward;
 use crate::rollout::plan::{Advantage, Sequential};
 use crate::rollout::{BadGoldRule, JobSpec, Order, PromptSpec, Return, Settings, TextModel};
@@ -26,7 +26,7 @@ use crate::rollout::{BadGoldRule, JobSpec, Order, PromptSpec, Return, Settings, 
 #[serde(deny_unknown_fields)]
 struct Written {
     job_id: Option<String>,
-    prompts: Vec<WrittenPrompt>,
+    prompts: Vec<Object<WrittenPrompt>>,
     strategy: Option<Value>,
     advantage: Option<Value>,
     weights: Option<Value>,
@@ -34,12 +34,12 @@ struct Written {
     priority: Option<i64>,
     deadline_s: Option<f64>,
     order: Option<Order>,
-    sampling: Option<SamplingParams>,
+    sampling: Option<Object<SamplingParams>>,
     seed: Option<u64>,
     on_weight_update: Option<String>,
     bad_gold: Option<BadGoldRule>,
     #[serde(rename = "return")]
-    fields: Option<Return>,
+    fields: Option<Object<Return>>,
 }
 
 #[derive(Deserialize)]
@@ -136,7 +136,7 @@ pub struct RolloutRequest {
 impl RolloutRequest {
     /// Parses a body.
     pub fn read(body: &[u8], limits: &Limits) -> Result<Self, ApiError> {
-        let written: Written = json::parse(body)?;
+        let Object(written): Object<Written> = json::parse(body)?;
         refuse_unsupported(&written)?;
         if let Some(id) = &written.job_id {
             check_job_id(id)?;
@@ -165,10 +165,10 @@ impl RolloutRequest {
             advantage: read_advantage(written.advantage.as_ref())?,
             weights: read_weights(written.weights.as_ref())?,
             order: written.order.unwrap_or_default(),
-            sampling: written.sampling.unwrap_or_default(),
+            sampling: written.sampling.unwrap_or_default().0,
             seed: written.seed,
             bad_gold: written.bad_gold.unwrap_or_default(),
-            fields: written.fields.unwrap_or_default(),
+            fields: written.fields.unwrap_or_default().0,
         })
     }
 
@@ -252,11 +252,11 @@ fn check_job_id(id: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn read_prompts(written: Vec<WrittenPrompt>) -> Result<Vec<PromptRequest>, ApiError> {
+fn read_prompts(written: Vec<Object<WrittenPrompt>>) -> Result<Vec<PromptRequest>, ApiError> {
     let mut positions: HashMap<String, usize> = HashMap::with_capacity(written.len());
     let mut prompts = Vec::with_capacity(written.len());
-    for (position, prompt) in written.into_iter().enumerate() {
-        let at = |field: &str| crate::field::join(&format!("prompts[{position}]"), field);
+    for (position, Object(prompt)) in written.into_iter().enumerate() {
+        let at = |field: &str| field::join(&format!("prompts[{position}]"), field);
         let id = prompt.id.unwrap_or_else(|| position.to_string());
         if id.is_empty() || id.len() > 1024 {
             return Err(ApiError::field(at("id"), "must be 1 to 1024 bytes long"));

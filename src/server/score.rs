@@ -14,7 +14,7 @@ use super::error::ApiError;
 use super::json::{self, read_body};
 use super::request::check_ids;
 use crate::engine::{EngineInfo, SamplingParams, ScoreRequest, Scores, SubmitError};
-use crate::field::FieldError;
+use crate::field::{FieldError, Object};
 
 /// A full queue is asked again for this long before the request is refused.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
-    sequences: Vec<Sequence>,
-    sampling: Option<SamplingParams>,
+    sequences: Vec<Object<Sequence>>,
+    sampling: Option<Object<SamplingParams>>,
 }
 
 #[derive(Deserialize)]
@@ -48,12 +48,13 @@ struct Scored {
 /// The route.
 pub async fn post(State(state): State<AppState>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let body = read_body(&headers, body, state.limits.max_body_bytes, state.limits.body_deadline()).await?;
-    let written: Written = json::parse(&body)?;
-    let sampling = written.sampling.unwrap_or_default();
+    let Object(written): Object<Written> = json::parse(&body)?;
+    let Object(sampling) = written.sampling.unwrap_or_default();
+    let sequences: Vec<Sequence> = written.sequences.into_iter().map(|Object(sequence)| sequence).collect();
     check_sampling(&sampling, state.engine.info())?;
-    check_sequences(&state, &written.sequences)?;
-    let mut waiting = Vec::with_capacity(written.sequences.len());
-    for (position, sequence) in written.sequences.into_iter().enumerate() {
+    check_sequences(&state, &sequences)?;
+    let mut waiting = Vec::with_capacity(sequences.len());
+    for (position, sequence) in sequences.into_iter().enumerate() {
         let request = ScoreRequest { token_ids: sequence.token_ids.into(), from: sequence.prompt_len, temperature: sampling.temperature };
         let answer = submit(&state, request).await.map_err(|error| match error {
             SubmitError::Field(e) => ApiError::from(FieldError::new(e.field, e.problem).within(&format!("sequences[{position}]"))),

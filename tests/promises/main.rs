@@ -3,8 +3,15 @@
 
 mod assets;
 mod bad_models;
+mod bad_requests;
 mod detokenize;
+mod fake_engine;
 mod model_folders;
+mod plan;
+mod plan_statistics;
+mod reward;
+mod rollouts;
+mod server_kit;
 mod templates;
 mod text_cases;
 mod tiny_model;

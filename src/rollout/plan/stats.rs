@@ -95,24 +95,19 @@ pub fn unbiased(plan: &Plan, exit: Exit, outcomes: &[Outcome]) -> Option<f64> {
     if all > 0.0 { Some(path_weight(plan, exit, outcomes, true) / all) } else { Some(s_over_n) }
 }
 
-/// "K of each" tested after every sample: (K-1)/(N-1) if the K-th positive came last, (N-K)/(N-1) if the K-th negative did; nothing if
-/// the prefix does not hold K of each (every order is then possible, and the estimate is S/N).
+/// "K of each" tested after every sample: (K-1)/(N-1) if the K-th positive came last, (N-K)/(N-1) if the K-th negative did. At N = 2K both
+/// meet in one lattice point, whose estimate is their mean, 1/2. Nothing if the prefix does not hold K of each: every order is then
+/// possible, and the estimate is S/N.
 fn closed_form(k: u32, outcomes: &[Outcome]) -> Option<f64> {
-    let (mut positive, mut negative, mut last) = (0u32, 0u32, Outcome::Unscored);
-    for &outcome in outcomes.iter().filter(|o| o.counts()) {
-        if outcome == Outcome::Positive {
-            positive += 1
-        } else {
-            negative += 1
-        }
-        last = outcome;
-    }
+    let count = |class| outcomes.iter().filter(|o| **o == class).count() as u32;
+    let (positive, negative) = (count(Outcome::Positive), count(Outcome::Negative));
     let n = positive + negative;
-    if positive < k || negative < k {
-        return None;
+    match () {
+        () if positive < k || negative < k => None,
+        () if n == 2 * k => Some(0.5),
+        () if positive == k => Some(f64::from(k - 1) / f64::from(n - 1)),
+        () => Some(f64::from(n - k) / f64::from(n - 1)),
     }
-    let numerator = if last == Outcome::Positive { k - 1 } else { n - k };
-    Some(f64::from(numerator) / f64::from(n - 1))
 }
 
 /// Total weight of the lattice paths that end at the stop point of `outcomes` and at no earlier stop. Every path to one point has the
