@@ -91,7 +91,12 @@ impl Metrics {
             pass_rate: histogram(r, "adaroll_pass_rate", "S/N of closed groups", (1..=10).map(|i| f64::from(i) / 10.0).collect())?,
             rewards: counters(r, "adaroll_rewards_total", "Verdicts by reward kind", &["kind", "status"])?,
             reward_seconds: histograms(r, "adaroll_reward_seconds", "Seconds that a verdict took", &["kind"], seconds())?,
-            cancel_ack_seconds: histogram(r, "adaroll_cancel_ack_seconds", "Seconds until a cancelled sample's blocks were free", seconds())?,
+            cancel_ack_seconds: histogram(
+                r,
+                "adaroll_cancel_ack_seconds",
+                "Seconds until a cancelled sample's blocks were free",
+                seconds(),
+            )?,
             queue_seconds: histogram(r, "adaroll_queue_seconds", "Seconds that a job waited before it ran", seconds())?,
             prefix_wait_seconds: histogram(
                 r,
@@ -100,7 +105,13 @@ impl Metrics {
                 seconds(),
             )?,
             queue_full: counter(r, "adaroll_engine_queue_full_total", "Submissions that the engine's full queue put off")?,
-            http_request_seconds: histograms(r, "adaroll_http_request_seconds", "Seconds to a response's head", &["route", "code"], seconds())?,
+            http_request_seconds: histograms(
+                r,
+                "adaroll_http_request_seconds",
+                "Seconds to a response's head",
+                &["route", "code"],
+                seconds(),
+            )?,
             tokens: counters(r, "adaroll_tokens_total", "Tokens by kind", &["kind"])?,
             steps: counter(r, "adaroll_steps_total", "Steps of the engine")?,
             batch_tokens: counter(r, "adaroll_batch_tokens_total", "Rows of all steps")?,

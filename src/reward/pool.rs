@@ -27,7 +27,9 @@ impl Pool {
         let started = Instant::now();
         let kind = verifier.kind();
         let verdict = match tokio::task::spawn_blocking(move || verifier.judge(&text)).await {
-            Ok(Verdict::Scored(reward)) if !reward.is_finite() => Verdict::Failed(format!("the {kind} verifier gave {reward}, which is no reward")),
+            Ok(Verdict::Scored(reward)) if !reward.is_finite() => {
+                Verdict::Failed(format!("the {kind} verifier gave {reward}, which is no reward"))
+            }
             Ok(verdict) => verdict,
             Err(_) => Verdict::Failed(format!("the {kind} verifier stopped with an internal error")),
         };

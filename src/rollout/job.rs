@@ -12,7 +12,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 
-use super::output::{GroupOut, RewardStatus, SampleOut, Timing, VersionSpan};
+use super::output::{RewardStatus, Timing, group_json, withhold_nonfinite};
 use super::plan::{Exit, ExitKind, Group, LimitCounts, Outcome};
 use super::prompt::{OpenPrompt, Waste};
 use super::record::{Ending, JobRecord};
@@ -299,7 +299,16 @@ impl Job<'_> {
 
     fn write(&mut self, position: usize, closed: Closed) -> Result<(), String> {
         let waste = closed.prompt.wasted(closed.exit);
-        let json = group_json(self.spec, &self.spec.prompts[position], &closed, waste).map_err(|e| format!("a group could not be written: {e}"))?;
+        let Closed { group, exit, prompt, at } = &closed;
+        let timing = Timing {
+            tokens_discarded: waste.tokens,
+            samples_cancelled: waste.cancelled,
+            wait_s: at.elapsed().as_secs_f64(),
+            age_s: prompt.first_submitted.map_or(0.0, |since| since.elapsed().as_secs_f64()),
+            wall_clock_timeouts: 0,
+        };
+        let json = group_json(&self.spec.settings, &self.spec.prompts[position], group, *exit, prompt, timing)
+            .map_err(|e| format!("a group could not be written: {e}"))?;
         self.count(&closed.group, waste);
         self.record.append(json, closed.group.status, closed.group.signal, &closed.group.stats, waste);
         Ok(())
@@ -347,24 +356,6 @@ fn request(spec: &JobSpec, prompt: &PromptSpec, index: u32) -> SampleRequest {
     }
 }
 
-/// Non-finite numbers never reach JSON: a sample that holds one, or whose lists differ in length, has failed and shows nothing else.
-fn withhold_nonfinite(sample: &mut Sample) {
-    let n = sample.token_ids.len();
-    let finite = sample.logprobs.iter().chain(&sample.logprobs_raw).all(|l| l.is_finite());
-    if finite && sample.logprobs.len() == n && sample.logprobs_raw.len() == n {
-        return;
-    }
-    *sample = Sample {
-        token_ids: Vec::new(),
-        logprobs: Vec::new(),
-        logprobs_raw: Vec::new(),
-        text: String::new(),
-        finish_reason: FinishReason::Numerics,
-        stop_match: None,
-        ..*sample
-    };
-}
-
 async fn ended(prompt: usize, index: u32, mut stream: SampleStream) -> Arrival {
     while let Some(event) = stream.events.recv().await {
         if let Event::Finished(sample) = event {
@@ -378,51 +369,4 @@ async fn acknowledged(ack: CancelAck) -> Arrival {
     let started = Instant::now();
     let _ = ack.await;
     Arrival::Acknowledged { after: started.elapsed() }
-}
-
-fn group_json(spec: &JobSpec, prompt: &PromptSpec, closed: &Closed, waste: Waste) -> Result<String, serde_json::Error> {
-    let Closed { group, exit, prompt: state, at } = closed;
-    let fields = &spec.settings.fields;
-    let advantages: BTreeMap<u32, f64> = group.kept.iter().map(|kept| (kept.index, kept.advantage)).collect();
-    let indices: Vec<u32> = if fields.all_samples { (0..exit.t).collect() } else { advantages.keys().copied().collect() };
-    let samples: Vec<SampleOut<'_>> = indices
-        .into_iter()
-        .filter_map(|index| {
-            let ended = state.sample(index)?;
-            let sample = &ended.sample;
-            let outcome = state.outcome(index);
-            Some(SampleOut {
-                index,
-                token_ids: &sample.token_ids,
-                logprobs: fields.logprobs.then_some(&sample.logprobs),
-                logprobs_raw: fields.logprobs_raw.then_some(&sample.logprobs_raw),
-                text: fields.text.then_some(sample.text.as_str()),
-                reward: ended.reward,
-                reward_status: ended.status,
-                positive: outcome.counts().then_some(outcome == Outcome::Positive),
-                advantage: advantages.get(&index).copied(),
-                finish_reason: sample.finish_reason,
-                stop_match: sample.stop_match.as_ref(),
-                weight_versions: vec![VersionSpan { version: sample.weights_version, start: 0, end: sample.token_ids.len() }],
-            })
-        })
-        .collect();
-    let mixed_versions = samples.iter().flat_map(|s| &s.weight_versions).any(|span| span.version != spec.settings.weights_version);
-    serde_json::to_string(&GroupOut {
-        prompt_id: &prompt.id,
-        status: group.status,
-        prompt_token_ids: &prompt.token_ids,
-        samples,
-        signal: group.signal,
-        exit: group.exit,
-        mixed_versions,
-        stats: &group.stats,
-        timing: Timing {
-            tokens_discarded: waste.tokens,
-            samples_cancelled: waste.cancelled,
-            wait_s: at.elapsed().as_secs_f64(),
-            age_s: state.first_submitted.map_or(0.0, |since| since.elapsed().as_secs_f64()),
-            wall_clock_timeouts: 0,
-        },
-    })
 }

@@ -3,10 +3,14 @@
 //! Everything outside `timing` is reproducible. Absent numbers are `null`, never NaN; log-probabilities are finite by the engine's
 //! contract and checked when a sample arrives.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
-use super::plan::{ExitKind, Stats, Status};
-use crate::engine::{FinishReason, StopMatch};
+use super::plan::{Exit, ExitKind, Group, Outcome, Stats, Status};
+use super::prompt::OpenPrompt;
+use super::spec::{PromptSpec, Settings};
+use crate::engine::{FinishReason, Sample, StopMatch};
 
 /// A group.
 #[derive(Debug, Serialize)]
@@ -99,4 +103,68 @@ pub struct Timing {
     pub age_s: f64,
     /// Wall-clock timeouts that the group met; above 0 it is not reproducible.
     pub wall_clock_timeouts: u64,
+}
+
+/// The JSON of a closed group; `state` holds its samples.
+pub fn group_json(
+    settings: &Settings,
+    prompt: &PromptSpec,
+    group: &Group,
+    exit: Exit,
+    state: &OpenPrompt,
+    timing: Timing,
+) -> Result<String, serde_json::Error> {
+    let fields = &settings.fields;
+    let advantages: BTreeMap<u32, f64> = group.kept.iter().map(|kept| (kept.index, kept.advantage)).collect();
+    let indices: Vec<u32> = if fields.all_samples { (0..exit.t).collect() } else { advantages.keys().copied().collect() };
+    let sample_out = |index: u32| {
+        let ended = state.sample(index)?;
+        let sample = &ended.sample;
+        let outcome = state.outcome(index);
+        Some(SampleOut {
+            index,
+            token_ids: &sample.token_ids,
+            logprobs: fields.logprobs.then_some(&sample.logprobs),
+            logprobs_raw: fields.logprobs_raw.then_some(&sample.logprobs_raw),
+            text: fields.text.then_some(sample.text.as_str()),
+            reward: ended.reward,
+            reward_status: ended.status,
+            positive: outcome.counts().then_some(outcome == Outcome::Positive),
+            advantage: advantages.get(&index).copied(),
+            finish_reason: sample.finish_reason,
+            stop_match: sample.stop_match.as_ref(),
+            weight_versions: vec![VersionSpan { version: sample.weights_version, start: 0, end: sample.token_ids.len() }],
+        })
+    };
+    let samples: Vec<SampleOut<'_>> = indices.into_iter().filter_map(sample_out).collect();
+    let mixed_versions = samples.iter().flat_map(|s| &s.weight_versions).any(|span| span.version != settings.weights_version);
+    serde_json::to_string(&GroupOut {
+        prompt_id: &prompt.id,
+        status: group.status,
+        prompt_token_ids: &prompt.token_ids,
+        samples,
+        signal: group.signal,
+        exit: group.exit,
+        mixed_versions,
+        stats: &group.stats,
+        timing,
+    })
+}
+
+/// Non-finite numbers never reach JSON: a sample that holds one, or whose lists differ in length, has failed and shows nothing else.
+pub fn withhold_nonfinite(sample: &mut Sample) {
+    let n = sample.token_ids.len();
+    let finite = sample.logprobs.iter().chain(&sample.logprobs_raw).all(|l| l.is_finite());
+    if finite && sample.logprobs.len() == n && sample.logprobs_raw.len() == n {
+        return;
+    }
+    *sample = Sample {
+        token_ids: Vec::new(),
+        logprobs: Vec::new(),
+        logprobs_raw: Vec::new(),
+        text: String::new(),
+        finish_reason: FinishReason::Numerics,
+        stop_match: None,
+        ..*sample
+    };
 }

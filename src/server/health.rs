@@ -28,7 +28,9 @@ pub async fn livez(State(state): State<AppState>) -> Result<Response, ApiError> 
     }
     let stats = state.engine.stats();
     match stuck(&state, &stats) {
-        Some(since) => Err(ApiError::not_ready(format!("the engine's loop has not gone round for {:.1} s; restart the server", since.as_secs_f64()))),
+        Some(since) => {
+            Err(ApiError::not_ready(format!("the engine's loop has not gone round for {:.1} s; restart the server", since.as_secs_f64())))
+        }
         None => Ok(json(StatusCode::OK, &Alive { alive: true, heartbeat_s: stats.heartbeat_us as f64 / 1e6 })),
     }
 }

@@ -44,7 +44,9 @@ pub async fn read_body(headers: &HeaderMap, body: Body, max_bytes: usize, deadli
         Ok(Ok(bytes)) => Ok(bytes.into()),
         // The only other cause is a connection that broke, and then no one reads this.
         Ok(Err(_)) => Err(too_large()),
-        Err(_) => Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", format!("the body did not arrive within {} s", deadline.as_secs()))),
+        Err(_) => {
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", format!("the body did not arrive within {} s", deadline.as_secs())))
+        }
     }
 }
 
@@ -79,7 +81,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let Path(id) = Path::<String>::from_request_parts(parts, state).await.map_err(|_| {
-            ApiError::new(StatusCode::BAD_REQUEST, "invalid_request", "the job id in the path is not UTF-8; write it as it was given").about("id")
+            ApiError::new(StatusCode::BAD_REQUEST, "invalid_request", "the job id in the path is not UTF-8; write it as it was given")
+                .about("id")
         })?;
         Ok(Id(id))
     }

@@ -312,8 +312,9 @@ fn read_advantage(value: Option<&Value>) -> Result<Advantage, ApiError> {
     let supported = Advantage::NAMES.join(", ");
     match value {
         None => Ok(Advantage::Ada),
-        Some(Value::String(name)) => Advantage::from_name(name)
-            .ok_or_else(|| ApiError::field("advantage", format!("is {name:?}, which this server does not compute; supported: {supported}"))),
+        Some(Value::String(name)) => Advantage::from_name(name).ok_or_else(|| {
+            ApiError::field("advantage", format!("is {name:?}, which this server does not compute; supported: {supported}"))
+        }),
         Some(Value::Object(_)) => {
             Err(ApiError::field("advantage", format!("as baseline and objective is not supported by this server; use a name: {supported}")))
         }
@@ -375,7 +376,8 @@ fn tokenize(
 fn check_prompt(token_ids: &[u32], path: &str, info: &EngineInfo) -> Result<(), ApiError> {
     check_ids(token_ids, path, info)?;
     if token_ids.len() >= info.context_length {
-        let problem = format!("has {} tokens, and the context holds {}: no room for an answer; shorten it", token_ids.len(), info.context_length);
+        let problem =
+            format!("has {} tokens, and the context holds {}: no room for an answer; shorten it", token_ids.len(), info.context_length);
         return Err(ApiError::field(path, problem));
     }
     Ok(())

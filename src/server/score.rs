@@ -64,7 +64,8 @@ pub async fn post(State(state): State<AppState>, headers: HeaderMap, body: Body)
     }
     let mut answer = Answer { version: state.engine.stats().weights_version, sequences: Vec::with_capacity(waiting.len()) };
     for (position, scores) in waiting.into_iter().enumerate() {
-        let scores = scores.await.map_err(|_| ApiError::not_ready("the engine stopped before it had scored every sequence; try again"))??;
+        let scores =
+            scores.await.map_err(|_| ApiError::not_ready("the engine stopped before it had scored every sequence; try again"))??;
         if scores.logprobs.iter().chain(&scores.logprobs_raw).any(|l| !l.is_finite()) {
             return Err(SubmitError::Numerics(0).into());
         }
@@ -88,9 +89,10 @@ fn check_sampling(sampling: &SamplingParams, info: &EngineInfo) -> Result<(), Ap
         ("logit_bias", !sampling.logit_bias.is_empty()),
     ];
     match filters.iter().find(|(_, set)| *set) {
-        Some((name, _)) => {
-            Err(ApiError::field(format!("sampling.{name}"), "changes the distribution, and scoring supports the temperature alone; leave it out"))
-        }
+        Some((name, _)) => Err(ApiError::field(
+            format!("sampling.{name}"),
+            "changes the distribution, and scoring supports the temperature alone; leave it out",
+        )),
         None => Ok(()),
     }
 }
@@ -115,7 +117,10 @@ fn check_sequences(state: &AppState, sequences: &[Sequence]) -> Result<(), ApiEr
         check_ids(&sequence.token_ids, &at("token_ids"), info)?;
         let length = sequence.token_ids.len();
         if length > info.context_length {
-            return Err(ApiError::field(at("token_ids"), format!("has {length} tokens, and the context holds {}; shorten it", info.context_length)));
+            return Err(ApiError::field(
+                at("token_ids"),
+                format!("has {length} tokens, and the context holds {}; shorten it", info.context_length),
+            ));
         }
         if sequence.prompt_len == 0 || sequence.prompt_len >= length {
             let problem = format!(

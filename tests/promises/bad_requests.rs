@@ -162,9 +162,11 @@ async fn limits_routes_and_queries() {
     assert_eq!((status, &answer["error"]["code"]), (413, &json!("too_large")));
     let chunks = futures::stream::iter((0..10).map(|_| Ok::<_, std::io::Error>("x".repeat(1000))));
     assert_eq!(kit.post_raw("/v1/rollouts", reqwest::Body::wrap_stream(chunks)).await.0, 413);
-    for (body, param) in
-        [(job(5, json!({})), "prompts"), (job(4, json!({})), "prompts"), (job(1, json!({"strategy": {"max_samples": 65}})), "strategy.max_samples")]
-    {
+    for (body, param) in [
+        (job(5, json!({})), "prompts"),
+        (job(4, json!({})), "prompts"),
+        (job(1, json!({"strategy": {"max_samples": 65}})), "strategy.max_samples"),
+    ] {
         let (status, answer) = kit.post(&body).await;
         assert_eq!((status, answer["error"]["param"].as_str().unwrap()), (422, param));
     }

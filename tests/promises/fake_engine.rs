@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use adaroll::engine::api::FieldError;
 use adaroll::engine::{
-    CancelAck, Engine, EngineInfo, EngineStats, Event, FinishReason, RequestId, Sample, SampleRequest, SampleStream, ScoreRequest, Scores, StopMatch,
-    StreamKey, SubmitError,
+    CancelAck, Engine, EngineInfo, EngineStats, Event, FinishReason, RequestId, Sample, SampleRequest, SampleStream, ScoreRequest, Scores,
+    StopMatch, StreamKey, SubmitError,
 };
 use adaroll::rollout::TextModel;
 use serde_json::Value;
@@ -100,7 +100,8 @@ pub struct FakeEngine {
 
 impl FakeEngine {
     pub fn new(manner: Manner) -> Arc<Self> {
-        let info = EngineInfo { vocab_size: 256, context_length: 1024, numerics_id: "fake".into(), stop_token_ids: vec![2], has_tokenizer: true };
+        let info =
+            EngineInfo { vocab_size: 256, context_length: 1024, numerics_id: "fake".into(), stop_token_ids: vec![2], has_tokenizer: true };
         let slots = Arc::new(Semaphore::new(manner.slots));
         Arc::new(FakeEngine { info, manner, next: AtomicU64::new(0), slots, running: Arc::default(), seen: Arc::default() })
     }

@@ -12,7 +12,7 @@ pub fn one_at_a_time(plan: &Plan, all: &[Outcome]) -> Exit {
         if count(Outcome::Failed) > plan.max_failed {
             return Exit { t: t as u32, kind: ExitKind::Failed };
         }
-        if t as u32 % plan.m != 0 && t as u32 != plan.n_max {
+        if !(t as u32).is_multiple_of(plan.m) && t as u32 != plan.n_max {
             continue;
         }
         if count(Outcome::Positive) >= plan.k_pos && count(Outcome::Negative) >= plan.k_neg {
@@ -217,7 +217,10 @@ fn failed_samples_are_passed_over_and_counted() {
     let none = Plan { max_failed: 8, ..plan };
     let exit = none.exit(&[F; 8]).unwrap();
     let group = Group::form(&none, exit, &seen(&[F; 8]), 2, Advantage::Ada);
-    assert_eq!((group.status, group.stats.pass_rate, group.stats.pass_rate_unbiased, group.stats.reward_mean), (Status::Exhausted, None, None, None));
+    assert_eq!(
+        (group.status, group.stats.pass_rate, group.stats.pass_rate_unbiased, group.stats.reward_mean),
+        (Status::Exhausted, None, None, None)
+    );
 }
 
 #[test]

@@ -57,7 +57,12 @@ fn math_finds_and_compares_numbers() {
         ("4", "{}}\\boxed}4{", true),
     ];
     for (gold, text, right) in rows {
-        assert_eq!(judge(gold, text), Verdict::Scored(f64::from(u8::from(*right))), "gold {gold:?}, text {text:?}, found {:?}", extract(text));
+        assert_eq!(
+            judge(gold, text),
+            Verdict::Scored(f64::from(u8::from(*right))),
+            "gold {gold:?}, text {text:?}, found {:?}",
+            extract(text)
+        );
     }
 }
 

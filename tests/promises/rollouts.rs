@@ -106,7 +106,8 @@ async fn timing_and_width_never_decide() {
     let reference = Kit::with(Manner { delay: Duration::ZERO, ..manner(0) }, width(0, 1)).await.stream(&body).await.reproducible();
     let mut cancelled = 0;
     for (seed, speculate, in_flight, slots) in [(1, 0, 4, 1000), (2, 2, 256, 1000), (3, 40, 256, 1000), (4, 40, 64, 6), (5, 3, 256, 3)] {
-        let kit = Kit::with(Manner { seed, slots, delay: Duration::from_millis(3), ..Manner::default() }, width(speculate, in_flight)).await;
+        let kit =
+            Kit::with(Manner { seed, slots, delay: Duration::from_millis(3), ..Manner::default() }, width(speculate, in_flight)).await;
         let load = job(10, json!({"seed": seed}));
         let (groups, _) = tokio::join!(kit.stream(&body), kit.stream(&load));
         assert_eq!(groups.reproducible(), reference, "seed {seed}, speculation {speculate}");
@@ -116,7 +117,8 @@ async fn timing_and_width_never_decide() {
     }
     assert!(cancelled > 50, "the wide runs should have cancelled something: {cancelled}");
     // The twin: another seed gives other groups.
-    let other = Kit::start(manner(0)).await.stream(&job(25, json!({"seed": 8, "return": {"logprobs_raw": true, "all_samples": true}}))).await;
+    let other =
+        Kit::start(manner(0)).await.stream(&job(25, json!({"seed": 8, "return": {"logprobs_raw": true, "all_samples": true}}))).await;
     assert_ne!(other.reproducible(), reference);
 }
 
@@ -278,7 +280,8 @@ async fn an_engine_that_stops_fails_the_job_with_a_sentence() {
     kit.post(&job(8, json!({"job_id": "before"}))).await;
     kit.seen.stopped.store(true, Ordering::SeqCst);
     kit.post(&job(8, json!({"job_id": "after"}))).await;
-    for (id, sentence) in [("before", "the engine stopped before it finished sample"), ("after", "the engine has stopped: the test stopped it; send")]
+    for (id, sentence) in
+        [("before", "the engine stopped before it finished sample"), ("after", "the engine has stopped: the test stopped it; send")]
     {
         tokio::time::timeout(Duration::from_secs(10), kit.state.jobs.find(id).unwrap().over()).await.unwrap();
         let (_, job) = kit.get(&format!("/v1/rollouts/{id}")).await;
@@ -324,8 +327,7 @@ async fn health_state_score_and_metrics() {
     assert_eq!(kit.get("/readyz").await, (200, json!({"ready": true, "weights_version": 3})));
     let (_, state) = kit.get("/v1/state").await;
     assert_eq!((&state["jobs"]["done"], &state["engine"]["info"]["vocab_size"]), (&json!(1), &json!(256)));
-    let body =
-        json!({"sequences": [{"token_ids": [1, 2, 3], "prompt_len": 1}, {"token_ids": [9, 7], "prompt_len": 1}], "sampling": {"temperature": 2.0}});
+    let body = json!({"sequences": [{"token_ids": [1, 2, 3], "prompt_len": 1}, {"token_ids": [9, 7], "prompt_len": 1}], "sampling": {"temperature": 2.0}});
     let (status, scores) = kit.post_raw("/v1/score", body.to_string()).await;
     assert_eq!((status, &scores["version"]), (200, &json!(3)));
     assert_eq!(scores["sequences"][0]["logprobs"].as_array().unwrap().len(), 2);
@@ -336,8 +338,9 @@ async fn health_state_score_and_metrics() {
         assert!(name.starts_with("adaroll_") || name.starts_with("vllm:"), "{line}");
         assert!(value.parse::<f64>().unwrap().is_finite(), "{line}");
     }
-    let value =
-        |name: &str| -> f64 { text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse().ok()).unwrap_or_else(|| panic!("{name} in {text}")) };
+    let value = |name: &str| -> f64 {
+        text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse().ok()).unwrap_or_else(|| panic!("{name} in {text}"))
+    };
     let groups: f64 = ["resolved", "exhausted", "failed"].iter().map(|s| value(&format!("adaroll_groups_total{{status=\"{s}\"}}"))).sum();
     assert_eq!(groups, 10.0);
     assert_eq!(value("adaroll_samples_per_group_count"), 10.0);

@@ -101,7 +101,9 @@ impl Streamed {
 /// A job of `count` prompts of mixed difficulty.
 pub fn job(count: usize, more: Value) -> Value {
     let rates = [0, 10, 30, 50, 70, 90, 100];
-    let prompt = |i: usize| json!({"id": format!("p{i}"), "token_ids": [rates[i % 7], if i % 3 == 0 { 10 } else { 0 }, if i % 5 == 0 { 6 } else { 0 }, i % 200], "reward": {"kind": "math", "answer": "72"}});
+    // Every third prompt has truncated samples, every fifth some that end in `numerics`.
+    let ids = |i: usize| [rates[i % 7], [10, 0, 0][i % 3], [6, 0, 0, 0, 0][i % 5], i % 200];
+    let prompt = |i: usize| json!({"id": format!("p{i}"), "token_ids": ids(i), "reward": {"kind": "math", "answer": "72"}});
     let mut body = json!({"prompts": (0..count).map(prompt).collect::<Vec<_>>(), "seed": 7, "sampling": {"max_tokens": 64}});
     for (key, value) in more.as_object().unwrap() {
         body[key] = value.clone();

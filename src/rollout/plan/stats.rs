@@ -147,12 +147,16 @@ fn path_weight(plan: &Plan, exit: Exit, outcomes: &[Outcome], first_positive: bo
         if index + 1 == outcomes.len() {
             // At a cap, a budget or a failure every path that is still alive ends here.
             let forced = matches!(exit.kind, ExitKind::Cap | ExitKind::Budget | ExitKind::Failed);
-            return [0, 1].iter().filter(|&&straight| forced || stops(straight, positives)).map(|&straight| alive[straight][positives]).sum();
+            return [0, 1]
+                .iter()
+                .filter(|&&straight| forced || stops(straight, positives))
+                .map(|&straight| alive[straight][positives])
+                .sum();
         }
-        for straight in [0, 1] {
-            for s in 0..=draws {
+        for (straight, weights) in alive.iter_mut().enumerate() {
+            for (s, weight) in weights.iter_mut().enumerate().take(draws + 1) {
                 if stops(straight, s) {
-                    alive[straight][s] = 0.0;
+                    *weight = 0.0;
                 }
             }
         }

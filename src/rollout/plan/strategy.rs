@@ -121,7 +121,10 @@ impl Sequential {
             None | Some(Value::Null) => {}
             Some(Value::String(kind)) if KINDS.contains(&kind.as_str()) => {}
             Some(other) => {
-                return Err(FieldError::new("kind", format!("is {other}, which this server does not run; supported: {}", KINDS.join(", "))));
+                return Err(FieldError::new(
+                    "kind",
+                    format!("is {other}, which this server does not run; supported: {}", KINDS.join(", ")),
+                ));
             }
         }
         let written: Written = field::parse(value)?;
@@ -163,11 +166,16 @@ impl Sequential {
             return fail("round_size", format!("is {}; it must be between 1 and max_samples ({n_max})", self.round_size));
         }
         if !(0.0..1.0).contains(&self.positive_above) {
-            return fail("positive_above", format!("is {}; rewards are 0 or 1 here, so it must be at least 0 and below 1", self.positive_above));
+            return fail(
+                "positive_above",
+                format!("is {}; rewards are 0 or 1 here, so it must be at least 0 and below 1", self.positive_above),
+            );
         }
         if self.straight_positives != 0 && !(self.group_size..=n_max).contains(&self.straight_positives) {
-            let problem =
-                format!("is {}; it must be 0 (off) or between group_size ({}) and max_samples ({n_max})", self.straight_positives, self.group_size);
+            let problem = format!(
+                "is {}; it must be 0 (off) or between group_size ({}) and max_samples ({n_max})",
+                self.straight_positives, self.group_size
+            );
             return fail("straight_positives", problem);
         }
         if self.max_failed > n_max {
@@ -190,7 +198,14 @@ impl Sequential {
             ExitRule::Balance => (n / 2, n - n / 2),
             ExitRule::Counts { positives, negatives } => (positives, negatives),
         };
-        Plan { k_pos, k_neg, n_max: self.max_samples, m: self.round_size, straight_pos: self.straight_positives, max_failed: self.max_failed }
+        Plan {
+            k_pos,
+            k_neg,
+            n_max: self.max_samples,
+            m: self.round_size,
+            straight_pos: self.straight_positives,
+            max_failed: self.max_failed,
+        }
     }
 }
 
