@@ -1,15 +1,17 @@
 //! Numbers: does the answer's last number equal the reference?
 //!
-//! Where the number is looked for: in what follows the last `####` on its line, or inside the last `\boxed{...}`, whichever comes later
-//! in the text and holds a number; else in the whole text. The last number of that place counts. Thousands separators, currency signs,
-//! percent signs, units and a full stop after the number are passed over; `a/b`, `\frac{a}{b}` and the Unicode minus are understood.
+//! Where the number is looked for: on the line behind a `####`, or inside a `\boxed{...}`, whichever of those that hold
+//! a number comes last; else in the whole text. The last number of that place counts. Thousands separators, currency signs,
+//! percent signs, units and a full stop after the number are passed over; `a/b`, `\frac{a}{b}`, `1\frac{a}{b}` and the Unicode minus are understood.
 //! Comparison is exact: decimals as digit strings, fractions by cross-multiplication. There is no floating point, and a long row of
 //! digits costs no more than reading it.
 
+use std::borrow::Cow;
+
 use super::Verdict;
 
-/// So many `\boxed` are looked into, from the end: a text that repeats itself costs no more than reading it.
-const BOXES: usize = 16;
+/// So many `####` and `\boxed` are looked at, from the end: a text that repeats itself costs no more than reading it.
+const MARKS: usize = 16;
 /// A box longer than this holds no answer, and neither does a longer part of a `\frac`.
 const BOX_BYTES: usize = 4096;
 const FRACTION_BYTES: usize = 64;
@@ -43,8 +45,9 @@ pub fn judge(gold: &Number, text: &str) -> Verdict {
 
 /// The number that `text` gives as its answer, if there is one.
 pub fn extract(text: &str) -> Option<Number> {
-    let marked = text.rfind("####").and_then(|at| {
-        let line = text[at + 4..].lines().next().unwrap_or("");
+    let text = &*without_thin_spaces(text);
+    let marked = text.rmatch_indices("####").take(MARKS).find_map(|(at, mark)| {
+        let line = text[at + mark.len()..].lines().next().unwrap_or("");
         last_number(line).map(|number| (at, number))
     });
     let boxed = last_boxed(text);
@@ -55,9 +58,14 @@ pub fn extract(text: &str) -> Option<Number> {
     }
 }
 
+/// LaTeX writes thousands as `1{,}234` or `1,\!234`.
+fn without_thin_spaces(text: &str) -> Cow<'_, str> {
+    if text.contains("\\!") || text.contains("{,}") { text.replace("\\!", "").replace("{,}", ",").into() } else { text.into() }
+}
+
 /// Position and last number of the last `\boxed{...}` that holds one.
 fn last_boxed(text: &str) -> Option<(usize, Number)> {
-    text.rmatch_indices("\\boxed").take(BOXES).find_map(|(at, tag)| {
+    text.rmatch_indices("\\boxed").take(MARKS).find_map(|(at, tag)| {
         let inside = braced(text[at + tag.len()..].trim_start(), BOX_BYTES)?.0;
         last_number(inside).map(|number| (at, number))
     })
@@ -117,22 +125,35 @@ fn read_number(text: &str, before: Option<char>) -> Option<(Option<Number>, usiz
         negative = true;
         rest = after;
     }
-    for command in ["\\frac", "\\dfrac", "\\tfrac"] {
-        if let Some(after) = rest.strip_prefix(command) {
-            let (numerator, after) = braced(after, FRACTION_BYTES)?;
-            let (denominator, after) = braced(after, FRACTION_BYTES)?;
-            let fraction = quotient(whole_text(numerator)?, whole_text(denominator)?);
-            let fraction = fraction.map(|f| if negative { f.negated() } else { f });
-            return Some((fraction, text.len() - after.len()));
-        }
+    let signed = |number: Number| if negative { number.negated() } else { number };
+    if let Some((numerator, denominator, after)) = latex_fraction(rest) {
+        return Some((quotient(numerator, denominator).map(signed), text.len() - after.len()));
     }
     let (number, length) = read_decimal(rest, before.filter(|_| rest.len() == text.len()))?;
-    let number = if negative { number.negated() } else { number };
     let after = &rest[length..];
+    if let Some((numerator, denominator, after)) = latex_fraction(after) {
+        return Some((mixed(&number, &numerator, denominator).map(signed), text.len() - after.len()));
+    }
+    let number = signed(number);
     if let Some((denominator, length)) = after.strip_prefix('/').and_then(|d| read_decimal(d, None).map(|(n, l)| (n, l + 1))) {
         return Some((quotient(number, denominator), text.len() - after.len() + length));
     }
     Some((Some(number), text.len() - after.len()))
+}
+
+/// Numerator and denominator of the `\frac{a}{b}` that `text` starts with, and what follows it.
+fn latex_fraction(text: &str) -> Option<(Number, Number, &str)> {
+    let after = ["\\frac", "\\dfrac", "\\tfrac"].iter().find_map(|command| text.strip_prefix(command))?;
+    let (numerator, after) = braced(after, FRACTION_BYTES)?;
+    let (denominator, after) = braced(after, FRACTION_BYTES)?;
+    Some((whole_text(numerator)?, whole_text(denominator)?, after))
+}
+
+/// A mixed number such as `1\frac{9}{10}`, for parts that are short integers.
+fn mixed(whole: &Number, numerator: &Number, denominator: Number) -> Option<Number> {
+    let short = |number: &Number| number.scaled().filter(|n| n.scale == 0 && (0..1_000_000_000).contains(&n.mantissa)).map(|n| n.mantissa);
+    let sum = short(whole)? * short(&denominator)? + short(numerator)?;
+    quotient(Number::decimal(false, &sum.to_string(), ""), denominator)
 }
 
 /// Reads an unsigned decimal, with thousands separators where they stand right.
@@ -176,6 +197,7 @@ impl Number {
     /// Reads a reference answer: one number and nothing else, a currency or percent sign and a full stop aside. What stands before a
     /// `####`, as in GSM8K's solutions, is passed over.
     pub fn parse_gold(text: &str) -> Option<Self> {
+        let text = &*without_thin_spaces(text);
         let text = text.rfind("####").map_or(text, |at| &text[at + 4..]).trim();
         let text = text.strip_suffix('.').unwrap_or(text);
         let text = text.strip_suffix('%').map_or(text, |t| t.strip_suffix('\\').unwrap_or(t));
