@@ -116,17 +116,17 @@ impl Engine for FakeEngine {
         if self.seen.stopped.load(Ordering::SeqCst) {
             return Err(SubmitError::Stopped("the test stopped it".into()));
         }
-        if self.seen.in_flight.load(Ordering::SeqCst) >= self.manner.queue {
+        let enter = |n: usize| (n < self.manner.queue).then_some(n + 1);
+        let Ok(before) = self.seen.in_flight.fetch_update(Ordering::SeqCst, Ordering::SeqCst, enter) else {
             self.seen.queue_full.fetch_add(1, Ordering::SeqCst);
             return Err(SubmitError::QueueFull(self.manner.queue));
-        }
+        };
+        self.seen.most_in_flight.fetch_max(before + 1, Ordering::SeqCst);
         let id = RequestId(self.next.fetch_add(1, Ordering::SeqCst));
         let (events, stream) = mpsc::unbounded_channel();
         let (cancel, cancelled) = oneshot::channel::<oneshot::Sender<bool>>();
         self.running.lock().unwrap().insert(id, cancel);
         self.seen.submitted.fetch_add(1, Ordering::SeqCst);
-        let now = self.seen.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
-        self.seen.most_in_flight.fetch_max(now, Ordering::SeqCst);
         let key = u64::from(request.key.0[0]) << 32 | u64::from(request.key.0[1]);
         let delay = self.manner.delay.mul_f64(unit(&[self.manner.seed, key, u64::from(request.index)]));
         let (slots, running, seen) = (self.slots.clone(), self.running.clone(), self.seen.clone());

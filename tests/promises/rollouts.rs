@@ -276,13 +276,15 @@ async fn slow_readers_hold_nothing_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_stops_fails_the_job_with_a_sentence() {
-    let kit = Kit::start(Manner { delay: Duration::from_millis(200), ..manner(13) }).await;
+    let kit = Kit::start(Manner { delay: Duration::from_secs(1), ..manner(13) }).await;
     kit.post(&job(8, json!({"job_id": "before"}))).await;
+    while kit.seen.in_flight.load(Ordering::SeqCst) < 8 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     kit.seen.stopped.store(true, Ordering::SeqCst);
     kit.post(&job(8, json!({"job_id": "after"}))).await;
-    for (id, sentence) in
-        [("before", "the engine stopped before it finished sample"), ("after", "the engine has stopped: the test stopped it; send")]
-    {
+    // A sample that ends just before the stop makes the first job notice when it submits the next.
+    for (id, sentence) in [("before", "stopped"), ("after", "the engine has stopped: the test stopped it; send the job again")] {
         tokio::time::timeout(Duration::from_secs(10), kit.state.jobs.find(id).unwrap().over()).await.unwrap();
         let (_, job) = kit.get(&format!("/v1/rollouts/{id}")).await;
         assert_eq!(job["state"], "failed");
