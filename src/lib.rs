@@ -6,5 +6,10 @@
 
 pub mod commands;
 pub mod engine;
+pub mod field;
+pub mod metrics;
 pub mod model;
 pub mod ops;
+pub mod reward;
+pub mod rollout;
+pub mod server;

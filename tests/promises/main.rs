@@ -3,11 +3,18 @@
 
 mod assets;
 mod bad_models;
+mod bad_requests;
 mod detokenize;
+mod fake_engine;
 mod golden;
 mod model_folders;
 mod naive_ops;
+mod plan;
+mod plan_statistics;
+mod reward;
+mod rollouts;
 mod sampling_runs;
+mod server_kit;
 mod smollm2;
 mod templates;
 mod text_cases;

@@ -1,0 +1,170 @@
+//! A group as it is delivered: the JSON that trainers read.
+//!
+//! Everything outside `timing` is reproducible. Absent numbers are `null`, never NaN; log-probabilities are finite by the engine's
+//! contract and checked when a sample arrives.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::plan::{Exit, ExitKind, Group, Outcome, Stats, Status};
+use super::prompt::OpenPrompt;
+use super::spec::{PromptSpec, Settings};
+use crate::engine::{FinishReason, Sample, StopMatch};
+
+/// A group.
+#[derive(Debug, Serialize)]
+pub struct GroupOut<'a> {
+    /// The prompt's id.
+    pub prompt_id: &'a str,
+    /// How the group ended.
+    pub status: Status,
+    /// The prompt's tokens.
+    pub prompt_token_ids: &'a [u32],
+    /// Kept samples (and with `all_samples` the others below the exit), by index.
+    pub samples: Vec<SampleOut<'a>>,
+    /// Whether the kept rewards differ.
+    pub signal: bool,
+    /// Why sampling stopped; `null` for a failed group.
+    pub exit: Option<ExitKind>,
+    /// Whether more than one version of the weights drew its tokens.
+    pub mixed_versions: bool,
+    /// Statistics over every sample the strategy saw.
+    pub stats: &'a Stats,
+    /// The only part that depends on timing.
+    pub timing: Timing,
+}
+
+/// A sample of a group.
+#[derive(Debug, Serialize)]
+pub struct SampleOut<'a> {
+    /// Index within the prompt.
+    pub index: u32,
+    /// Tokens, the one that ended the sample included.
+    pub token_ids: &'a [u32],
+    /// One per token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<&'a [f32]>,
+    /// One per token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs_raw: Option<&'a [f32]>,
+    /// What the verifier saw.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<&'a str>,
+    /// The raw reward, where there is one.
+    pub reward: Option<f64>,
+    /// Whether there is one.
+    pub reward_status: RewardStatus,
+    /// Whether it is above `positive_above`; absent for failed and skipped samples.
+    pub positive: Option<bool>,
+    /// Absent for samples that the group did not keep.
+    pub advantage: Option<f64>,
+    /// Why the sample ended.
+    pub finish_reason: FinishReason,
+    /// What ended it, if it was a stop.
+    pub stop_match: Option<&'a StopMatch>,
+    /// Which weights drew which tokens.
+    pub weight_versions: Vec<VersionSpan>,
+}
+
+/// State of a sample's reward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RewardStatus {
+    /// It has a reward.
+    Scored,
+    /// It was left out before a verifier saw it, or by `limit_counts`.
+    Unscored,
+    /// It cannot be scored.
+    Failed,
+}
+
+/// Tokens `start..end` were drawn by this version of the weights.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct VersionSpan {
+    /// Version.
+    pub version: u64,
+    /// First token.
+    pub start: usize,
+    /// Behind the last token.
+    pub end: usize,
+}
+
+/// What depends on timing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Timing {
+    /// Tokens drawn at or above the exit, which no one will see.
+    pub tokens_discarded: u64,
+    /// Samples ended early because they could no longer matter.
+    pub samples_cancelled: u64,
+    /// Seconds that the closed group waited for earlier ones to be delivered.
+    pub wait_s: f64,
+    /// Seconds from the group's first submission to its delivery.
+    pub age_s: f64,
+    /// Wall-clock timeouts that the group met; above 0 it is not reproducible.
+    pub wall_clock_timeouts: u64,
+}
+
+/// The JSON of a closed group; `state` holds its samples.
+pub fn group_json(
+    settings: &Settings,
+    prompt: &PromptSpec,
+    group: &Group,
+    exit: Exit,
+    state: &OpenPrompt,
+    timing: Timing,
+) -> Result<String, serde_json::Error> {
+    let fields = &settings.fields;
+    let advantages: BTreeMap<u32, f64> = group.kept.iter().map(|kept| (kept.index, kept.advantage)).collect();
+    let indices: Vec<u32> = if fields.all_samples { (0..exit.t).collect() } else { advantages.keys().copied().collect() };
+    let sample_out = |index: u32| {
+        let ended = state.sample(index)?;
+        let sample = &ended.sample;
+        let outcome = state.outcome(index);
+        Some(SampleOut {
+            index,
+            token_ids: &sample.token_ids,
+            logprobs: fields.logprobs.then_some(&sample.logprobs),
+            logprobs_raw: fields.logprobs_raw.then_some(&sample.logprobs_raw),
+            text: fields.text.then_some(sample.text.as_str()),
+            reward: ended.reward,
+            reward_status: ended.status,
+            positive: outcome.counts().then_some(outcome == Outcome::Positive),
+            advantage: advantages.get(&index).copied(),
+            finish_reason: sample.finish_reason,
+            stop_match: sample.stop_match.as_ref(),
+            weight_versions: vec![VersionSpan { version: sample.weights_version, start: 0, end: sample.token_ids.len() }],
+        })
+    };
+    let samples: Vec<SampleOut<'_>> = indices.into_iter().filter_map(sample_out).collect();
+    let mixed_versions = samples.iter().flat_map(|s| &s.weight_versions).any(|span| span.version != settings.weights_version);
+    serde_json::to_string(&GroupOut {
+        prompt_id: &prompt.id,
+        status: group.status,
+        prompt_token_ids: &prompt.token_ids,
+        samples,
+        signal: group.signal,
+        exit: group.exit,
+        mixed_versions,
+        stats: &group.stats,
+        timing,
+    })
+}
+
+/// Non-finite numbers never reach JSON: a sample that holds one, or whose lists differ in length, has failed and shows nothing else.
+pub fn withhold_nonfinite(sample: &mut Sample) {
+    let n = sample.token_ids.len();
+    let finite = sample.logprobs.iter().chain(&sample.logprobs_raw).all(|l| l.is_finite());
+    if finite && sample.logprobs.len() == n && sample.logprobs_raw.len() == n {
+        return;
+    }
+    *sample = Sample {
+        token_ids: Vec::new(),
+        logprobs: Vec::new(),
+        logprobs_raw: Vec::new(),
+        text: String::new(),
+        finish_reason: FinishReason::Numerics,
+        stop_match: None,
+        ..*sample
+    };
+}

@@ -1,0 +1,84 @@
+//! What a prompt yields: the balanced samples that a trainer gets, and what is known about the prompt.
+
+use serde::Serialize;
+
+use super::advantage::Advantage;
+use super::outcome::Outcome;
+use super::plan::{Exit, ExitKind, Plan};
+use super::stats::{Seen, Stats};
+
+/// How a group ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// The plan got what it wanted.
+    Resolved,
+    /// `max_samples` or the budget ended it first. Its samples may still be of use.
+    Exhausted,
+    /// Too many samples failed, or the reference answer cannot be used. It keeps no samples.
+    Failed,
+}
+
+/// One kept sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Kept {
+    /// Index of the sample within its prompt.
+    pub index: u32,
+    /// How much better than the baseline; 0 in a group without signal.
+    pub advantage: f64,
+}
+
+/// A prompt's group, without its tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// How it ended.
+    pub status: Status,
+    /// Why sampling stopped; absent for a failed group.
+    pub exit: Option<ExitKind>,
+    /// Whether the kept rewards differ. Without contrast nothing can be learned: advantages are 0.
+    pub signal: bool,
+    /// The kept samples by index.
+    pub kept: Vec<Kept>,
+    /// Statistics over every sample the strategy saw.
+    pub stats: Stats,
+}
+
+impl Group {
+    /// Forms the group of the samples below `exit`; `size` is the group size n.
+    pub fn form(plan: &Plan, exit: Exit, seen: &[Seen], size: u32, advantage: Advantage) -> Self {
+        let stats = Stats::of(plan, exit, seen);
+        let (status, exit_kind) = match exit.kind {
+            ExitKind::Plan | ExitKind::Straight => (Status::Resolved, Some(exit.kind)),
+            ExitKind::Cap | ExitKind::Budget => (Status::Exhausted, Some(exit.kind)),
+            ExitKind::Failed => (Status::Failed, None),
+        };
+        if status == Status::Failed {
+            return Group { status, exit: exit_kind, signal: false, kept: Vec::new(), stats };
+        }
+        let outcomes: Vec<Outcome> = seen.iter().map(|s| s.outcome).collect();
+        let indices = kept_indices(&outcomes, size);
+        let rewards: Vec<f64> = indices.iter().map(|&i| seen[i as usize].reward).collect();
+        let signal = rewards.windows(2).any(|pair| pair[0] != pair[1]);
+        let advantages = if signal { advantage.of(&rewards, stats.reward_mean.unwrap_or(0.0)) } else { vec![0.0; rewards.len()] };
+        let kept = indices.into_iter().zip(advantages).map(|(index, advantage)| Kept { index, advantage }).collect();
+        Group { status, exit: exit_kind, signal, kept, stats }
+    }
+
+    /// The group of a prompt whose reference answer cannot be used: nothing was sampled.
+    pub fn of_bad_gold() -> Self {
+        Group { status: Status::Failed, exit: None, signal: false, kept: Vec::new(), stats: Stats::default() }
+    }
+}
+
+/// The first n/2 positives and the first n - n/2 negatives by index; where one class is short, more of the other. Ascending.
+pub fn kept_indices(outcomes: &[Outcome], size: u32) -> Vec<u32> {
+    let of = |class| (0u32..).zip(outcomes).filter(|(_, o)| **o == class).map(|(i, _)| i).collect::<Vec<_>>();
+    let (mut positive, mut negative) = (of(Outcome::Positive), of(Outcome::Negative));
+    let size = size as usize;
+    let want_positive = (size / 2).max(size.saturating_sub(negative.len()));
+    positive.truncate(want_positive);
+    negative.truncate(size - positive.len());
+    positive.append(&mut negative);
+    positive.sort_unstable();
+    positive
+}

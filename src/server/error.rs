@@ -1,0 +1,113 @@
+//! Errors as the caller sees them: `{"error": {"code", "message", "param"}}`.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::engine::SubmitError;
+use crate::field::FieldError;
+use crate::rollout::Refusal;
+
+/// A refusal. 4xx is the caller's to mend, 429 and 503 pass with time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    /// Status of the response.
+    pub status: StatusCode,
+    /// A short name that programs can compare.
+    pub code: &'static str,
+    /// A sentence that a person can act on.
+    pub message: String,
+    /// Path of the offending field.
+    pub param: Option<String>,
+    /// Seconds after which another try makes sense.
+    pub retry_after: Option<u32>,
+}
+
+impl ApiError {
+    /// An error about the request as a whole.
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        ApiError { status, code, message: message.into(), param: None, retry_after: None }
+    }
+
+    /// The same error with the field it is about.
+    pub fn about(self, param: impl Into<String>) -> Self {
+        ApiError { param: Some(param.into()).filter(|param| !param.is_empty()), ..self }
+    }
+
+    /// A field that cannot be used.
+    pub fn field(path: impl Into<String>, problem: impl std::fmt::Display) -> Self {
+        let path = path.into();
+        let subject = if path.is_empty() { "the request" } else { path.as_str() };
+        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_request", format!("{subject}: {problem}")).about(path)
+    }
+
+    /// A job that is not there.
+    pub fn no_job(id: &str) -> Self {
+        let message = format!("there is no job {id:?}; it may have been dropped from memory, GET /v1/rollouts lists those that are there");
+        ApiError::new(StatusCode::NOT_FOUND, "not_found", message).about("id")
+    }
+
+    /// Too much load.
+    pub fn overloaded(message: impl Into<String>) -> Self {
+        ApiError { retry_after: Some(1), ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", message) }
+    }
+
+    /// The server cannot serve now.
+    pub fn not_ready(message: impl Into<String>) -> Self {
+        ApiError { retry_after: Some(5), ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message) }
+    }
+
+    /// A fault of the server's own.
+    pub fn internal(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+    }
+}
+
+impl From<FieldError> for ApiError {
+    fn from(error: FieldError) -> Self {
+        ApiError::field(error.path, error.problem)
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::OtherRequest => ApiError::new(StatusCode::CONFLICT, "conflict", format!("job_id: {refusal}")).about("job_id"),
+            Refusal::Full(_) => ApiError::overloaded(refusal.to_string()),
+            Refusal::Closing => ApiError::not_ready(refusal.to_string()),
+            Refusal::Record(_) => ApiError::internal(refusal.to_string()),
+        }
+    }
+}
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::Field(error) => ApiError::field(error.field, error.problem),
+            SubmitError::QueueFull(_) => ApiError::overloaded(error.to_string()),
+            SubmitError::Stopped(_) => ApiError::not_ready(error.to_string()),
+            SubmitError::Numerics(_) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "numerics", error.to_string()),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        #[derive(Serialize)]
+        struct Inner<'a> {
+            code: &'a str,
+            message: &'a str,
+            param: Option<&'a str>,
+        }
+        #[derive(Serialize)]
+        struct Outer<'a> {
+            error: Inner<'a>,
+        }
+        let body = Outer { error: Inner { code: self.code, message: &self.message, param: self.param.as_deref() } };
+        let mut response = super::json::json(self.status, &body);
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}

@@ -1,0 +1,89 @@
+//! How the server is: alive, ready, metrics, state.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::AppState;
+use super::error::ApiError;
+use super::json::json;
+use super::limits::Limits;
+use crate::engine::{EngineInfo, EngineStats};
+
+/// The time since the engine's loop last went round, if that is too long ago.
+fn stuck(state: &AppState, stats: &EngineStats) -> Option<Duration> {
+    let since = Duration::from_micros(stats.heartbeat_us);
+    (since > Duration::from_secs(state.limits.heartbeat_seconds)).then_some(since)
+}
+
+/// `GET /livez`: 200 while the engine's loop goes round.
+pub async fn livez(State(state): State<AppState>) -> Result<Response, ApiError> {
+    #[derive(Serialize)]
+    struct Alive {
+        alive: bool,
+        heartbeat_s: f64,
+    }
+    let stats = state.engine.stats();
+    match stuck(&state, &stats) {
+        Some(since) => {
+            Err(ApiError::not_ready(format!("the engine's loop has not gone round for {:.1} s; restart the server", since.as_secs_f64())))
+        }
+        None => Ok(json(StatusCode::OK, &Alive { alive: true, heartbeat_s: stats.heartbeat_us as f64 / 1e6 })),
+    }
+}
+
+/// `GET /readyz`: 200 while rollouts are taken; the version of the weights.
+pub async fn readyz(State(state): State<AppState>) -> Result<Response, ApiError> {
+    #[derive(Serialize)]
+    struct Ready {
+        ready: bool,
+        weights_version: u64,
+    }
+    let stats = state.engine.stats();
+    if state.jobs.is_closing() {
+        return Err(ApiError::not_ready("the server is shutting down"));
+    }
+    if stuck(&state, &stats).is_some() {
+        return Err(ApiError::not_ready("the engine's loop is stuck; see /livez"));
+    }
+    Ok(json(StatusCode::OK, &Ready { ready: true, weights_version: stats.weights_version }))
+}
+
+/// `GET /metrics`: for Prometheus.
+pub async fn metrics(State(state): State<AppState>) -> Result<Response, ApiError> {
+    let text = state
+        .metrics
+        .render(&state.engine.stats(), &state.jobs.counts())
+        .map_err(|error| ApiError::internal(format!("the metrics could not be written: {error}")))?;
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    Ok((StatusCode::OK, [(header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+/// `GET /v1/state`: engine, jobs and limits in one object.
+pub async fn state(State(state): State<AppState>) -> Response {
+    #[derive(Serialize)]
+    struct Whole<'a> {
+        uptime_s: f64,
+        ready: bool,
+        engine: Engine<'a>,
+        jobs: serde_json::Map<String, serde_json::Value>,
+        limits: &'a Limits,
+    }
+    #[derive(Serialize)]
+    struct Engine<'a> {
+        info: &'a EngineInfo,
+        stats: EngineStats,
+    }
+    let stats = state.engine.stats();
+    let whole = Whole {
+        uptime_s: state.started.elapsed().as_secs_f64(),
+        ready: !state.jobs.is_closing() && stuck(&state, &stats).is_none(),
+        engine: Engine { info: state.engine.info(), stats },
+        jobs: state.jobs.counts().into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect(),
+        limits: &state.limits,
+    };
+    json(StatusCode::OK, &whole)
+}
