@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use adaroll::commands::bench::{self, Workload};
 use adaroll::commands::open::{EngineOptions, Opened, default_threads, open};
-use adaroll::commands::{check, generate, inspect, prompts, score};
+use adaroll::commands::{check, generate, inspect, prompts, score, serve};
 use adaroll::engine::{EngineSettings, SamplingParams};
 use adaroll::ops::cpu::Isa;
 use clap::{Args, Parser, Subcommand};
@@ -23,6 +23,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Serve rollouts over HTTP: POST /v1/rollouts gives balanced groups.
+    Serve(ServeArgs),
     /// Sample answers to prompts and print them.
     Generate(GenerateArgs),
     /// Print the log-probabilities that a model gives to sequences.
@@ -145,6 +147,21 @@ impl EngineArgs {
 }
 
 #[derive(Args)]
+struct ServeArgs {
+    /// Hugging Face folder of the model.
+    #[arg(long)]
+    model: PathBuf,
+    /// Loopback address to listen on.
+    #[arg(long, default_value = "127.0.0.1")]
+    host: std::net::IpAddr,
+    /// Port; 0 takes any free one.
+    #[arg(long, default_value_t = 8000)]
+    port: u16,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(Args)]
 struct GenerateArgs {
     /// Hugging Face folder of the model.
     #[arg(long)]
@@ -240,6 +257,7 @@ fn main() -> ExitCode {
 
 async fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
+        Command::Serve(args) => run_serve(&args).await?,
         Command::Generate(args) => run_generate(&args).await?,
         Command::Score(args) => run_score(&args).await?,
         Command::Model(ModelCommand::Inspect { dir, json }) => {
@@ -299,6 +317,27 @@ fn open_with_bar(dir: &Path, options: &EngineOptions) -> Result<Opened, Failure>
 
 fn read(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|e| format!("{}: cannot be read: {e}", path.display()).into())
+}
+
+async fn run_serve(args: &ServeArgs) -> Result<(), Failure> {
+    let opened = open_with_bar(&args.model, &args.engine.options())?;
+    let listening = |address| tracing::info!("serving {} on http://{address}", args.model.display());
+    serve::serve(opened, (args.host, args.port).into(), listening, stop_signal()).await?;
+    Ok(())
+}
+
+/// Resolves at Ctrl-C or SIGTERM.
+async fn stop_signal() {
+    let interrupt = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! { _ = interrupt => {}, _ = terminate.recv() => {} }
+            return;
+        }
+    }
+    let _ = interrupt.await;
 }
 
 async fn run_generate(args: &GenerateArgs) -> Result<(), Failure> {

@@ -7,3 +7,4 @@ pub mod inspect;
 pub mod open;
 pub mod prompts;
 pub mod score;
+pub mod serve;

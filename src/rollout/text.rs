@@ -11,3 +11,17 @@ pub trait TextModel: Send + Sync {
     /// Whether there is a tokenizer; without one only `token_ids` prompts can be taken, and no reward that reads text.
     fn has_tokenizer(&self) -> bool;
 }
+
+impl TextModel for crate::model::ModelText {
+    fn encode_text(&self, text: &str) -> Result<Vec<u32>, String> {
+        self.encode_text(text)
+    }
+
+    fn encode_messages(&self, messages: &[Value]) -> Result<Vec<u32>, String> {
+        self.encode_messages(messages)
+    }
+
+    fn has_tokenizer(&self) -> bool {
+        self.has_tokenizer()
+    }
+}

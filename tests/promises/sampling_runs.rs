@@ -16,7 +16,13 @@ pub fn run(engine: &LocalEngine, prompts: &[Vec<u32>], samples: u32, params: &Sa
 }
 
 /// Opens an engine, runs once, and says what the engine counted.
-pub fn run_once(dir: &Path, options: &EngineOptions, prompts: &[Vec<u32>], samples: u32, params: &SamplingParams) -> (Vec<Sample>, EngineStats) {
+pub fn run_once(
+    dir: &Path,
+    options: &EngineOptions,
+    prompts: &[Vec<u32>],
+    samples: u32,
+    params: &SamplingParams,
+) -> (Vec<Sample>, EngineStats) {
     let opened = open(dir, options, |_, _| {}).unwrap();
     let out = run(&opened.engine, prompts, samples, params, None);
     let stats = idle_stats(&opened.engine);

@@ -1,11 +1,11 @@
 //! Promise: a real checkpoint gives what transformers gives. The reference values are in tests/data/smollm2_reference.json.
 
 use adaroll::commands::open::{EngineOptions, open};
-use adaroll::engine::SamplingParams;
+use adaroll::engine::{EngineSettings, SamplingParams};
 use serde::Deserialize;
 
 use crate::assets::{data, smollm2};
-use crate::sampling_runs::{idle_stats, run, scores};
+use crate::sampling_runs::{run, run_once, scores};
 
 #[derive(Deserialize)]
 struct Reference {
@@ -54,16 +54,21 @@ fn greedy_continuations_and_log_probabilities_are_those_of_transformers() {
     assert!(drawn <= 5e-5 && forced <= 5e-5, "greedy tokens {drawn:.2e}, prompt tokens {forced:.2e}");
 }
 
-/// 64 samples of 8 prompts cost the prefill of 8 prompts.
+/// 64 samples of 8 prompts cost the prefill of 8 prompts; with the prefix cache on, what the prompts share is computed once too.
 #[test]
 fn eight_prompts_serve_sixty_four_samples() {
-    let opened = open(&smollm2(), &EngineOptions::default(), |_, _| {}).unwrap();
     let prompts: Vec<Vec<u32>> = reference().prompts.into_iter().map(|p| p.prompt_ids).collect();
-    let params = SamplingParams { max_tokens: 3, ignore_eos: true, ..SamplingParams::default() };
-    let samples = run(&opened.engine, &prompts, 8, &params, None);
-    assert_eq!(samples.len(), 64);
     let tokens: usize = prompts.iter().map(Vec::len).sum();
-    let stats = idle_stats(&opened.engine);
-    assert_eq!(stats.prompt_tokens_computed, tokens as u64, "{stats:?}");
-    assert_eq!(stats.prompt_tokens_cached, 7 * tokens as u64, "{stats:?}");
+    let params = SamplingParams { max_tokens: 2, ignore_eos: true, ..SamplingParams::default() };
+    for prefix_cache in [false, true] {
+        let settings = EngineSettings { prefix_cache, ..EngineSettings::default() };
+        let (samples, stats) = run_once(&smollm2(), &EngineOptions { settings, ..EngineOptions::default() }, &prompts, 8, &params);
+        assert_eq!(samples.len(), 64);
+        assert_eq!(stats.prompt_tokens_computed + stats.prompt_tokens_cached, 8 * tokens as u64, "{stats:?}");
+        if prefix_cache {
+            assert!(stats.prompt_tokens_computed < tokens as u64, "all eight begin with the same system message: {stats:?}");
+        } else {
+            assert_eq!(stats.prompt_tokens_computed, tokens as u64, "{stats:?}");
+        }
+    }
 }

@@ -20,8 +20,11 @@ fn options(threads: usize, change: impl FnOnce(&mut EngineSettings)) -> EngineOp
 
 /// Eight prompts of a small vocabulary, of unequal lengths; two share their first 20 tokens.
 fn prompts(vocab: u32) -> Vec<Vec<u32>> {
-    let mut all: Vec<Vec<u32>> =
-        [5u32, 16, 17, 31, 33, 40, 48, 64].iter().enumerate().map(|(p, &n)| (0..n).map(|i| 3 + (i * i * 7 + i + p as u32 * 13) % (vocab - 3)).collect()).collect();
+    let mut all: Vec<Vec<u32>> = [5u32, 16, 17, 31, 33, 40, 48, 64]
+        .iter()
+        .enumerate()
+        .map(|(p, &n)| (0..n).map(|i| 3 + (i * i * 7 + i + p as u32 * 13) % (vocab - 3)).collect())
+        .collect();
     let shared = all[6][..20].to_vec();
     all[7][..20].copy_from_slice(&shared);
     all
@@ -52,7 +55,10 @@ fn every_way(dir: &Path, prompts: &[Vec<u32>], samples: u32, params: &SamplingPa
     for (what, order) in [("cold", None), ("warm", None), ("warm, shuffled", Some(1)), ("shuffled again", Some(2))] {
         assert_same(what, &expected, &run(&opened.engine, prompts, samples, params, order));
     }
-    assert!(idle_stats(&opened.engine).prompt_tokens_cached > 3 * u64::from(samples) * tokens as u64 - 64, "the warm runs were to find their prompts");
+    assert!(
+        idle_stats(&opened.engine).prompt_tokens_cached > 3 * u64::from(samples) * tokens as u64 - 64,
+        "the warm runs were to find their prompts"
+    );
     expected
 }
 
@@ -121,7 +127,8 @@ fn the_twin_with_a_stream_numbered_by_arrival_differs() {
         let mut out = vec![Vec::new(); order.len()];
         for (arrival, &sample) in order.iter().enumerate() {
             let index = if keyed { sample } else { arrival } as u32;
-            let request = SampleRequest { prompt: prompt.clone(), params: params.clone(), key: StreamKey::new(1, "p"), index, stream_tokens: false };
+            let request =
+                SampleRequest { prompt: prompt.clone(), params: params.clone(), key: StreamKey::new(1, "p"), index, stream_tokens: false };
             let mut stream = opened.engine.submit(request).unwrap();
             while let Some(event) = stream.events.blocking_recv() {
                 if let Event::Finished(s) = event {
@@ -146,7 +153,15 @@ fn scores_are_the_samplers_log_probabilities() {
         for temperature in [1.0, 0.7, 0.0] {
             let params = SamplingParams { max_tokens: 30, ignore_eos: true, temperature, ..SamplingParams::default() };
             let samples = run_once(&dir, &options(2, |_| {}), &prompts(320), 2, &params).0;
-            let chunked = open(&dir, &options(1, |s| { s.max_batch_tokens = 7; s.max_sequences = 5 }), |_, _| {}).unwrap();
+            let chunked = open(
+                &dir,
+                &options(1, |s| {
+                    s.max_batch_tokens = 7;
+                    s.max_sequences = 5
+                }),
+                |_, _| {},
+            )
+            .unwrap();
             for (i, sample) in samples.iter().enumerate() {
                 let prompt = &prompts(320)[i / 2];
                 let whole = [prompt.as_slice(), &sample.token_ids].concat();

@@ -88,7 +88,20 @@ macro_rules! with_rows {
 /// # Safety
 /// The rows `m` of `x` and `out` and the panels exist; other tasks touch other panels; the machine has the features.
 macro_rules! task_for {
-    ($name:ident, $lanes:ty, $feature:literal, max $max:literal, rows [$($rows:literal)*], wide [$($wide:literal)*] x $np:literal, block $nb:literal) => {
+    ($name:ident, $tile:ident, $lanes:ty, $feature:literal, max $max:literal, rows [$($rows:literal)*], wide [$($wide:literal)*] x $np:literal, block $nb:literal) => {
+        /// One instance of [`tile`], compiled on its own: inlined into its callers it would be repeated many times.
+        ///
+        /// # Safety
+        /// As for [`tile`].
+        #[inline(never)]
+        #[cfg_attr(target_arch = "x86_64", target_feature(enable = $feature))]
+        unsafe fn $tile<W: Weight, const MR: usize, const NP: usize>(
+            a: *const f32, lda: usize, w: [*const W; NP], k: usize, c: *mut f32, ldc: usize, fresh: bool,
+        ) {
+            // SAFETY: the caller guarantees the extents; the features are enabled.
+            unsafe { tile::<$lanes, W, MR, NP>(a, lda, w, k, c, ldc, fresh) }
+        }
+
         #[cfg_attr(target_arch = "x86_64", target_feature(enable = $feature))]
         unsafe fn $name<W: Weight>(x: *const f32, lda: usize, rows: usize, w: *const W, k: usize, first: usize, end: usize, out: *mut f32, ldc: usize) {
             // SAFETY: the caller guarantees the extents; tiles stay within them.
@@ -100,19 +113,19 @@ macro_rules! task_for {
                         if rows == $wide {
                             while p + $np <= end {
                                 let panels: [*const W; $np] = std::array::from_fn(|i| panel(p + i));
-                                tile::<$lanes, W, $wide, $np>(x, lda, panels, k, out.add(p * PANEL), ldc, true);
+                                $tile::<W, $wide, $np>(x, lda, panels, k, out.add(p * PANEL), ldc, true);
                                 p += $np;
                             }
                         }
                     )*
                     while p + $nb <= end {
                         let panels: [*const W; $nb] = std::array::from_fn(|i| panel(p + i));
-                        macro_rules! call { ($n:literal) => { tile::<$lanes, W, $n, $nb>(x, lda, panels, k, out.add(p * PANEL), ldc, true) } }
+                        macro_rules! call { ($n:literal) => { $tile::<W, $n, $nb>(x, lda, panels, k, out.add(p * PANEL), ldc, true) } }
                         with_rows!(rows, [$($rows)*], call);
                         p += $nb;
                     }
                     while p < end {
-                        macro_rules! call { ($n:literal) => { tile::<$lanes, W, $n, 1>(x, lda, [panel(p)], k, out.add(p * PANEL), ldc, true) } }
+                        macro_rules! call { ($n:literal) => { $tile::<W, $n, 1>(x, lda, [panel(p)], k, out.add(p * PANEL), ldc, true) } }
                         with_rows!(rows, [$($rows)*], call);
                         p += 1;
                     }
@@ -140,10 +153,10 @@ macro_rules! task_for {
                             let (a, c) = (x.add(row * lda + k0), out.add(row * ldc + p * PANEL));
                             if np == $nb {
                                 let panels: [*const f32; $nb] = std::array::from_fn(|j| block.add(j * BLOCK * PANEL).cast_const());
-                                macro_rules! call { ($n:literal) => { tile::<$lanes, f32, $n, $nb>(a, lda, panels, kb, c, ldc, k0 == 0) } }
+                                macro_rules! call { ($n:literal) => { $tile::<f32, $n, $nb>(a, lda, panels, kb, c, ldc, k0 == 0) } }
                                 with_rows!(height, [$($rows)*], call);
                             } else {
-                                macro_rules! call { ($n:literal) => { tile::<$lanes, f32, $n, 1>(a, lda, [block.cast_const()], kb, c, ldc, k0 == 0) } }
+                                macro_rules! call { ($n:literal) => { $tile::<f32, $n, 1>(a, lda, [block.cast_const()], kb, c, ldc, k0 == 0) } }
                                 with_rows!(height, [$($rows)*], call);
                             }
                             row += height;
@@ -162,13 +175,13 @@ macro_rules! task_for {
 struct Widened([f32; 2 * BLOCK * PANEL]);
 
 #[cfg(target_arch = "x86_64")]
-task_for!(task_avx512, Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", max 14, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], wide [1 2 3 4] x 4, block 2);
+task_for!(task_avx512, tile_avx512, Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", max 14, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], wide [1 2 3 4] x 4, block 2);
 #[cfg(target_arch = "x86_64")]
-task_for!(task_avx2, Avx2, "avx2,fma", max 6, rows [1 2 3 4 5 6], wide [1] x 4, block 1);
+task_for!(task_avx2, tile_avx2, Avx2, "avx2,fma", max 6, rows [1 2 3 4 5 6], wide [1] x 4, block 1);
 #[cfg(target_arch = "x86_64")]
-task_for!(task_plain, Plain, "sse2", max 4, rows [1 2 3 4], wide [] x 1, block 1);
+task_for!(task_plain, tile_plain, Plain, "sse2", max 4, rows [1 2 3 4], wide [] x 1, block 1);
 #[cfg(not(target_arch = "x86_64"))]
-task_for!(task_plain, Plain, "", max 4, rows [1 2 3 4], wide [] x 1, block 1);
+task_for!(task_plain, tile_plain, Plain, "", max 4, rows [1 2 3 4], wide [] x 1, block 1);
 
 /// `out = x W^T`, `x` `[rows, inputs]`, `out` `[rows, outputs]`.
 pub(super) fn linear(isa: Isa, pool: &mut Pool, x: &Tensor, w: &Matrix, out: &mut Tensor) {

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# The long tier: matrices, fuzzing and comparisons that take minutes. Run the parts that cover what you changed and commit the results under
+# tests/results/ with date and commit.
+#
+#   tests/full.sh                  everything
+#   tests/full.sh timing fuzz      only these parts: timing blocks sampler fuzz miri peers
+set -euo pipefail
+cd "$(dirname "$0")/.."
+parts=("$@")
+wanted() { [ ${#parts[@]} -eq 0 ] || printf '%s\n' "${parts[@]}" | grep -qx "$1"; }
+results="tests/results/$(date -u +%Y-%m-%d)-$(git rev-parse --short HEAD).txt"
+mkdir -p tests/results
+{
+  echo "date    $(date -u +%Y-%m-%dT%H:%MZ)"
+  echo "commit  $(git rev-parse HEAD)$(git diff --quiet || echo ' with changes')"
+  echo "cpu     $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2-)"
+} | tee "$results"
+
+python3 tests/assets/fetch_smollm2.py >/dev/null
+run() { echo; echo "== $1"; shift; "$@" 2>&1; }
+
+{
+  # Promise 1 on the real model: 64 samples x 24 tokens, every way of running them.
+  if wanted timing; then run timing cargo test --test promises -- --ignored --nocapture timing::long; fi
+  if wanted blocks; then run blocks cargo test --test promises -- --ignored --nocapture blocks::; fi
+  # All 2^32 words of the Gumbel tail, if the fast tier enumerates only a part.
+  if wanted sampler; then run sampler cargo test --test promises -- --ignored --nocapture sampler::; fi
+  # Damaged headers and configurations, many more cases than in the fast tier.
+  if wanted fuzz; then run fuzz env PROPTEST_CASES=40000 cargo test --test promises -- bad_models:: detokenize::; fi
+} | tee -a "$results"
+echo "results in $results"
