@@ -7,6 +7,7 @@ mod bad_requests;
 mod detokenize;
 mod fake_engine;
 mod golden;
+mod main_job;
 mod model_folders;
 mod naive_ops;
 mod plan;

@@ -8,7 +8,19 @@ use adaroll::engine::{Engine, EngineStats, LocalEngine, Sample, SamplingParams, 
 
 /// Samples `samples` answers to each prompt on an engine that is running already.
 pub fn run(engine: &LocalEngine, prompts: &[Vec<u32>], samples: u32, params: &SamplingParams, order: Option<u64>) -> Vec<Sample> {
-    let request = Request { prompts: prompts.to_vec(), samples, seed: 11, params: params.clone(), submit_order_seed: order };
+    run_with_seed(engine, prompts, samples, params, order, 11)
+}
+
+/// The same with a job seed of one's own.
+pub fn run_with_seed(
+    engine: &LocalEngine,
+    prompts: &[Vec<u32>],
+    samples: u32,
+    params: &SamplingParams,
+    order: Option<u64>,
+    seed: u64,
+) -> Vec<Sample> {
+    let request = Request { prompts: prompts.to_vec(), samples, seed, params: params.clone(), submit_order_seed: order };
     let mut out = Vec::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(generate(engine, &request, |_| {}, |_, sample| out.push(sample))).unwrap();
