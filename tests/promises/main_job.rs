@@ -9,7 +9,7 @@ use adaroll::engine::{Sample, SamplingParams};
 use serde_json::{Value, json};
 
 use crate::assets::{rows, smollm2};
-use crate::sampling_runs::run_with_seed;
+use crate::sampling_runs::{bits, run_with_seed};
 
 const MAX_SAMPLES: u32 = 5;
 const MAX_TOKENS: u32 = 32;
@@ -86,7 +86,8 @@ fn check(group: &Value, drawn: &[Sample], gold: f64, compared: &mut usize) {
         assert_eq!(s["index"], i);
         let own = &drawn[i];
         assert_eq!(s["token_ids"], json!(own.token_ids), "sample {i} is a function of model, seed, prompt and index");
-        assert_eq!(s["logprobs"].to_string(), serde_json::to_string(&own.logprobs).unwrap(), "log-probabilities of sample {i}");
+        let logprobs: Vec<u32> = s["logprobs"].as_array().unwrap().iter().map(|l| (l.as_f64().unwrap() as f32).to_bits()).collect();
+        assert_eq!(logprobs, bits(&own.logprobs), "log-probabilities of sample {i}");
         assert_eq!(s["text"], json!(own.text));
         let truncated = s["finish_reason"] == "length";
         if !truncated && !own.text.contains("####") && !own.text.contains("boxed") && !own.text.contains('/') && !own.text.contains('\\') {
