@@ -274,6 +274,8 @@ pub struct EngineInfo {
     pub vocab_size: usize,
     /// Longest sequence: prompt and generated tokens together.
     pub context_length: usize,
+    /// Positions that the whole KV cache holds: no sequence can be longer, whatever the context.
+    pub kv_tokens: usize,
     /// Backend and instruction set, part of the reproducibility record.
     pub numerics_id: String,
     /// Token ids that end a sample unless `ignore_eos`.

@@ -12,6 +12,7 @@ use super::api::*;
 use super::runner::{Command, Runner};
 use super::settings::EngineSettings;
 use crate::model::Model;
+use crate::model::weights::heads;
 use crate::ops::{BLOCK_TOKENS, Ops};
 
 /// What the loop and the handle share.
@@ -56,9 +57,12 @@ pub struct LocalEngine {
 impl LocalEngine {
     /// Starts the loop over a loaded model.
     pub fn start<O: Ops + 'static>(ops: O, model: Model<O>, settings: &EngineSettings) -> std::io::Result<LocalEngine> {
+        let context_length = model.config.context_length;
+        let blocks = settings.blocks(ops.kv_block_bytes(model.config.num_layers, heads(&model.config)), context_length);
         let info = EngineInfo {
             vocab_size: model.config.vocab_size,
-            context_length: model.config.context_length,
+            context_length,
+            kv_tokens: blocks * BLOCK_TOKENS,
             numerics_id: ops.numerics_id(),
             stop_token_ids: model.stop_token_ids.clone(),
             has_tokenizer: model.tokenizer.is_some(),
@@ -71,8 +75,6 @@ impl LocalEngine {
             start: Instant::now(),
         });
         let (commands, inbox) = mpsc::channel();
-        let blocks =
-            settings.blocks(ops.kv_block_bytes(model.config.num_layers, crate::model::weights::heads(&model.config)), info.context_length);
         let runner = Runner::new(ops, model, settings, blocks, board.clone());
         let thread = {
             let board = board.clone();

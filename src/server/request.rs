@@ -364,6 +364,16 @@ fn tokenize(
         );
         return Err(ApiError::field("sampling.max_tokens", problem));
     }
+    let positions = token_ids.len() + max_tokens as usize - 1;
+    if positions > info.kv_tokens {
+        let problem = format!(
+            "is {max_tokens}; with the {} tokens of prompts[{position}] this needs {positions} positions, and the KV cache holds {}; \
+             ask for fewer, or start the server with more --kv-blocks",
+            token_ids.len(),
+            info.kv_tokens
+        );
+        return Err(ApiError::field("sampling.max_tokens", problem));
+    }
     let verifier = match (prompt.reward.compile(), bad_gold) {
         (Ok(verifier), _) => Some(Arc::new(verifier)),
         (Err(_), BadGoldRule::FailGroup) => None,

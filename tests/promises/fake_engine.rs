@@ -100,8 +100,14 @@ pub struct FakeEngine {
 
 impl FakeEngine {
     pub fn new(manner: Manner) -> Arc<Self> {
-        let info =
-            EngineInfo { vocab_size: 256, context_length: 1024, numerics_id: "fake".into(), stop_token_ids: vec![2], has_tokenizer: true };
+        let info = EngineInfo {
+            vocab_size: 256,
+            context_length: 1024,
+            kv_tokens: 1 << 20,
+            numerics_id: "fake".into(),
+            stop_token_ids: vec![2],
+            has_tokenizer: true,
+        };
         let slots = Arc::new(Semaphore::new(manner.slots));
         Arc::new(FakeEngine { info, manner, next: AtomicU64::new(0), slots, running: Arc::default(), seen: Arc::default() })
     }
