@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBLEMS = ROOT / "tests/data/gsm8k_problems.jsonl"
-QUESTION = "{problem}\nThink in one or two short steps, then write the answer as a number after ####."
+QUESTION = "{problem}\nGive the answer as a number after ####."
 
 
 def say(text):
@@ -65,7 +65,7 @@ def request_body(arguments):
             "max_samples": arguments.max_samples,
         },
         "advantage": "ada",
-        "sampling": {"temperature": 1.0, "max_tokens": arguments.max_tokens},
+        "sampling": {"temperature": arguments.temperature, "max_tokens": arguments.max_tokens},
         "seed": arguments.seed,
     }
 
@@ -114,8 +114,9 @@ def main():
     parser.add_argument("--prompts", type=int, default=8, help="problems (at most 64)")
     parser.add_argument("--exit", default="signal", choices=["positive", "signal", "balance"])
     parser.add_argument("--group-size", type=int, default=4)
-    parser.add_argument("--max-samples", type=int, default=16)
-    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--max-samples", type=int, default=24)
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="print the server's lines as they are")
     arguments = parser.parse_args()
