@@ -91,7 +91,7 @@ def show(group):
     print(
         f"\n{group['prompt_id']}: {group['status']} (exit {group['exit']}) after {stats['seen']} samples: "
         f"{stats['positive']} right, {stats['negative']} wrong, {stats['failed']} failed; "
-        f"pass rate {number(stats['pass_rate'])}, unbiased {number(stats['pass_rate_unbiased'])}"
+        f"pass rate {rate(stats['pass_rate'])}, unbiased {rate(stats['pass_rate_unbiased'])}"
     )
     for sample in group["samples"]:
         text = " ".join(sample["text"].split())
@@ -102,6 +102,10 @@ def show(group):
 
 def number(value):
     return "none" if value is None else f"{value:+.3f}"
+
+
+def rate(value):
+    return "none" if value is None else f"{value:.3f}"
 
 
 def shortened(text, width=96):

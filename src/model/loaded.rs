@@ -55,12 +55,12 @@ impl<O: Ops> Model<O> {
                 t.vocab_size(),
                 config.vocab_size
             );
-            return Err(ModelError::file(&dir.join("tokenizer.json"), problem).into());
+            return Err(ModelError::file(dir.join("tokenizer.json"), problem).into());
         }
         let stop_token_ids = stop_token_ids(dir, tokenizer.as_deref())?;
         if let Some(id) = stop_token_ids.iter().find(|&&id| id as usize >= config.vocab_size) {
             let problem = format!("`eos_token_id` names {id}, but the model's ids end at {}; correct it", config.vocab_size - 1);
-            return Err(ModelError::file(&dir.join("generation_config.json"), problem).into());
+            return Err(ModelError::file(dir.join("generation_config.json"), problem).into());
         }
         let weights = Weights::load(ops, &config, &checkpoint, progress)?;
         Ok(Model { config, weights, tokenizer, stop_token_ids })
