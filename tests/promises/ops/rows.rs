@@ -110,8 +110,8 @@ fn flat_ops(n: usize, numbers: &mut Numbers) -> Vec<RowOp> {
 fn exact_swiglu(gate: f32, up: f32) -> (f64, f64) {
     let (g, u) = (f64::from(gate), f64::from(up));
     let y = g / (1.0 + (-g).exp()) * u;
-    // Below about 1e-36 f32 runs out of exponents in the denominator.
-    (y, y.abs() * 5e-7 + 1e-36 * u.abs())
+    // Below about 1e-36 f32 runs out of exponents in the denominator, and below 1e-45 altogether.
+    (y, y.abs() * 5e-7 + 1e-36 * u.abs() + 3e-45)
 }
 
 /// The operations on the heads of a fused projection.
