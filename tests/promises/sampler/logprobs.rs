@@ -35,7 +35,7 @@ fn log_probabilities_are_accurate() {
     for n in [1, 2, 7, 16, 50, 1000, 32_000, 50_257] {
         for (name, row) in rows(&mut numbers, n) {
             let tokens: Vec<(usize, u32)> =
-                [0, n / 2, n - 1].into_iter().chain((0..20).map(|_| numbers.below(n))).map(|t| (0, t as u32)).collect();
+                [0, n / 2, n - 1].into_iter().chain((0..5).map(|_| numbers.below(n))).map(|t| (0, t as u32)).collect();
             for temperature in [1.0f32, 0.5, 0.7, 1.3, 2.0] {
                 let exact = |t: f64| log_softmax(&row.iter().map(|&v| f64::from(v) / t).collect::<Vec<_>>());
                 let (raw, warm) = (exact(1.0), exact(f64::from(temperature)));
