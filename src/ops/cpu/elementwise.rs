@@ -71,7 +71,9 @@ per_isa! {
 #[inline(always)]
 fn swiglu_body(gate: &[f32], up: &[f32], out: &mut [f32]) {
     for ((o, g), u) in out.iter_mut().zip(gate).zip(up) {
-        *o = *g / (1.0 + exp(-*g)) * *u;
+        // The largest value of `exp` is too small for the most negative gates.
+        let e = if -*g > 88.3 { f32::INFINITY } else { exp(-*g) };
+        *o = *g / (1.0 + e) * *u;
     }
 }
 per_isa! {

@@ -68,7 +68,7 @@ pub fn ln_1m(v: f32) -> f32 {
 
 /// Sum of 16 lanes by the house's tree: 8, 4, 2, 1.
 #[inline(always)]
-pub(crate) fn tree_sum(mut lanes: [f32; 16]) -> f32 {
+pub(crate) fn tree_sum<T: Copy + std::ops::AddAssign>(mut lanes: [T; 16]) -> T {
     for half in [8, 4, 2, 1] {
         for j in 0..half {
             lanes[j] += lanes[j + half];

@@ -27,7 +27,7 @@ use pool::Pool;
 use tensor::Shared;
 
 /// Raised whenever a change of the kernels changes bits.
-const KERNEL_REVISION: u32 = 1;
+const KERNEL_REVISION: u32 = 2;
 
 /// Below this many values an operation on rows is not worth waking a thread for.
 const PARALLEL_VALUES: usize = 16 * 1024;

@@ -54,20 +54,21 @@ fn max_body(row: &[f32]) -> f32 {
 #[inline(always)]
 fn log_sum_exp_body(row: &[f32]) -> (f32, f32) {
     let max = max_body(row);
-    let mut sums = [0f32; 16];
+    // In f64: beside the 1 of the most likely token an f32 sum drops whatever is below 2^-24, and a vocabulary of such terms matters.
+    let mut sums = [0f64; 16];
     let (whole, rest) = row.as_chunks::<16>();
     for chunk in whole {
         for j in 0..16 {
-            sums[j] += exp(chunk[j] - max);
+            sums[j] += f64::from(exp(chunk[j] - max));
         }
     }
     for (s, v) in sums.iter_mut().zip(rest) {
-        *s += exp(*v - max);
+        *s += f64::from(exp(*v - max));
     }
-    (max, ln(tree_sum(sums)))
+    (max, ln(tree_sum(sums) as f32))
 }
 per_isa! {
-    /// Maximum and ln of the sum of exponentials: element i in lane i mod 16, ascending, then the tree.
+    /// Maximum and ln of the sum of exponentials: element i in lane i mod 16 (f64), ascending, then the tree.
     fn log_sum_exp(row: &[f32]) -> (f32, f32) = log_sum_exp_body
 }
 
@@ -127,7 +128,7 @@ fn gumbel_argmax_body(z: &[f32], key: [u32; 2], position: u32, sample: u32) -> O
     let mut best = Best::new();
     let mut noise = [0f32; NOISE];
     for (n, values) in z.chunks(NOISE).enumerate() {
-        gumbel_noise(key, position, sample, n * NOISE, &mut noise);
+        gumbel_noise(key, position, sample, n * NOISE, &mut noise[..values.len().next_multiple_of(64)]);
         for (i, chunk) in values.chunks(16).enumerate() {
             let mut sum = [f32::NEG_INFINITY; 16];
             for (j, (s, v)) in sum.iter_mut().zip(chunk).enumerate() {
@@ -160,7 +161,8 @@ per_isa! {
 
 /// Sorts like (value descending, index ascending) when compared as integers, smallest first.
 fn rank_key(value: f32, index: usize) -> u64 {
-    let bits = value.to_bits();
+    // Adding zero turns -0 into +0: equal values have equal bits.
+    let bits = (value + 0.0).to_bits();
     let ascending = if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 };
     u64::from(!ascending) << 32 | index as u64
 }
