@@ -19,7 +19,7 @@ use crate::ops::{BLOCK_TOKENS, Batch, Segment};
 pub enum Purpose {
     /// Draws tokens after its prompt.
     Sample,
-    /// Its tokens from this position on are scored; nothing is drawn.
+    /// Its tokens from this position on are (still) to be scored; nothing is drawn.
     Score(usize),
 }
 
@@ -389,9 +389,10 @@ impl Scheduler {
                 s.published += 1;
             }
             match s.purpose {
-                Purpose::Score(_) => {
+                Purpose::Score(from) => {
                     let done = s.pending() == 0;
-                    let from = s.computed - part.num_logits + 1;
+                    // What has been scored stays so after a preemption: every value is told once.
+                    s.purpose = Purpose::Score(from + part.num_logits);
                     outcomes.push(Outcome::Scored { id: part.id, logits: part.logits, rows: part.num_logits, from, done });
                 }
                 Purpose::Sample if s.pending() == 0 => {
