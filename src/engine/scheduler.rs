@@ -358,10 +358,8 @@ impl Scheduler {
             s.published = found.tokens / BLOCK_TOKENS;
             s.prefix = found.prefix;
             s.blocks = found.blocks;
-            if s.reached == 0 {
-                self.counters.prompt_cached += found.tokens as u64;
-            }
-            // What is found again after a preemption is not work done twice.
+            // After a preemption more may be found than was computed before; what is found again is not work done twice.
+            self.counters.prompt_cached += found.tokens.min(s.prompt.len()).saturating_sub(s.reached) as u64;
             s.reached = s.reached.max(found.tokens);
             if first_time {
                 self.leaders.insert(s.prompt.clone(), id);
@@ -431,9 +429,9 @@ impl Scheduler {
                 self.blocks.hold(b);
             }
             let Some(f) = self.sequences.get_mut(&id) else { continue };
+            self.counters.prompt_cached += computed.saturating_sub(f.reached) as u64;
             (f.computed, f.reached, f.published, f.prefix) = (computed, computed, published, prefix);
             f.blocks.clone_from(&blocks);
-            self.counters.prompt_cached += computed as u64;
             self.running.push(id);
             outcomes.push(Outcome::Draw { id, logits });
         }
