@@ -239,7 +239,10 @@ impl Scheduler {
         let room = self.limits.sequences - batch.logit_rows.len();
         let before_logits = s.logits_from().saturating_sub(s.computed);
         rows = rows.min(before_logits + room);
-        if rows == 0 || !self.reserve(id, rows, &mut step.copies) {
+        if rows > 0 {
+            rows = self.reserve(id, rows, &mut step.copies);
+        }
+        if rows == 0 {
             return;
         }
         let Some(s) = self.sequences.get_mut(&id) else { return };
@@ -259,46 +262,47 @@ impl Scheduler {
         step.parts.push(Part { id, rows, logits, num_logits: batch.logit_rows.len() - logits });
     }
 
-    /// Makes the blocks of the next `rows` tokens exist and be writable. Takes blocks from younger sequences if it must; gives up if only
-    /// sequences that already have rows in this step could give any.
-    fn reserve(&mut self, id: RequestId, rows: usize, copies: &mut Vec<(u32, u32)>) -> bool {
-        let s = &self.sequences[&id];
-        let (first, last) = (s.computed / BLOCK_TOKENS, (s.computed + rows - 1) / BLOCK_TOKENS);
+    /// Makes the blocks of the next `rows` tokens exist and be writable, and returns how many of these tokens now have their place. Takes
+    /// blocks from younger sequences that have no rows in this step if it must. A sequence that gets none keeps what it has and waits:
+    /// the oldest one always gets some, unless others run in this step and will end.
+    fn reserve(&mut self, id: RequestId, rows: usize, copies: &mut Vec<(u32, u32)>) -> usize {
+        let computed = self.sequences[&id].computed;
+        let (first, last) = (computed / BLOCK_TOKENS, (computed + rows - 1) / BLOCK_TOKENS);
         for i in first..=last {
-            let held = self.sequences[&id].blocks.get(i).copied();
-            if held.is_some_and(|b| self.blocks.writable(b)) {
-                continue;
-            }
-            loop {
-                if let Some(new) = self.blocks.allocate() {
-                    let Some(s) = self.sequences.get_mut(&id) else { return false };
-                    match held {
-                        Some(old) => {
-                            s.blocks[i] = new;
-                            copies.push((old, new));
-                            self.blocks.release(&[old]);
-                        }
-                        None => s.blocks.push(new),
-                    }
-                    break;
-                }
-                // Nothing is free. A block that only this sequence holds need not be copied: the cache forgets it.
-                if held.is_some_and(|b| self.blocks.withdraw(b)) {
-                    break;
-                }
-                let victim = self.running.iter().rev().copied().find(|v| self.sequences[v].scheduled != self.step);
-                match victim {
-                    None => return false,
-                    Some(v) => {
-                        self.preempt(v);
-                        if v == id {
-                            return false;
-                        }
-                    }
-                }
+            if !self.reserve_block(id, i, copies) {
+                return (i * BLOCK_TOKENS).saturating_sub(computed);
             }
         }
-        true
+        rows
+    }
+
+    /// The same for the block at place `i` of the sequence's table.
+    fn reserve_block(&mut self, id: RequestId, i: usize, copies: &mut Vec<(u32, u32)>) -> bool {
+        let held = self.sequences[&id].blocks.get(i).copied();
+        if held.is_some_and(|b| self.blocks.writable(b)) {
+            return true;
+        }
+        loop {
+            if let Some(new) = self.blocks.allocate() {
+                let Some(s) = self.sequences.get_mut(&id) else { return false };
+                match held {
+                    Some(old) => {
+                        s.blocks[i] = new;
+                        copies.push((old, new));
+                        self.blocks.release(&[old]);
+                    }
+                    None => s.blocks.push(new),
+                }
+                return true;
+            }
+            // Nothing is free. A block that only this sequence holds need not be copied: the cache forgets it.
+            if held.is_some_and(|b| self.blocks.withdraw(b)) {
+                return true;
+            }
+            let mut younger = self.running.iter().rev().copied().take_while(|v| *v != id);
+            let Some(victim) = younger.find(|v| self.sequences[v].scheduled != self.step) else { return false };
+            self.preempt(victim);
+        }
     }
 
     /// Takes a sequence's blocks. It starts again from its known tokens, before everything else that waits.
