@@ -470,10 +470,16 @@ impl Scheduler {
         self.sequences.keys().copied().collect()
     }
 
+    /// The block table of every sequence.
+    #[doc(hidden)]
+    pub fn tables(&self) -> impl Iterator<Item = (RequestId, &[u32])> {
+        self.sequences.iter().map(|(id, s)| (*id, s.blocks.as_slice()))
+    }
+
     /// Checks every invariant.
     #[doc(hidden)]
     pub fn audit(&self) -> Result<(), String> {
-        let tables: Vec<&[u32]> = self.sequences.values().map(|s| s.blocks.as_slice()).collect();
+        let tables: Vec<&[u32]> = self.tables().map(|(_, table)| table).collect();
         self.blocks.audit(&tables)?;
         let mut places: HashMap<RequestId, usize> = HashMap::new();
         let followers = self.sequences.values().flat_map(|s| &s.followers);
