@@ -219,6 +219,12 @@ impl Blocks {
         }
     }
 
+    /// The blocks that the cache can find.
+    #[doc(hidden)]
+    pub fn findable(&self) -> impl Iterator<Item = u32> + '_ {
+        self.index.values().copied()
+    }
+
     /// Checks every invariant; `held` are the block tables of all sequences.
     #[doc(hidden)]
     pub fn audit(&self, held: &[&[u32]]) -> Result<(), String> {

@@ -19,7 +19,7 @@ use crate::ops::{BLOCK_TOKENS, Batch, Segment};
 pub enum Purpose {
     /// Draws tokens after its prompt.
     Sample,
-    /// Its tokens from this position on are scored; nothing is drawn.
+    /// Its tokens from this position on are (still) to be scored; nothing is drawn.
     Score(usize),
 }
 
@@ -239,7 +239,10 @@ impl Scheduler {
         let room = self.limits.sequences - batch.logit_rows.len();
         let before_logits = s.logits_from().saturating_sub(s.computed);
         rows = rows.min(before_logits + room);
-        if rows == 0 || !self.reserve(id, rows, &mut step.copies) {
+        if rows > 0 {
+            rows = self.reserve(id, rows, &mut step.copies);
+        }
+        if rows == 0 {
             return;
         }
         let Some(s) = self.sequences.get_mut(&id) else { return };
@@ -259,46 +262,47 @@ impl Scheduler {
         step.parts.push(Part { id, rows, logits, num_logits: batch.logit_rows.len() - logits });
     }
 
-    /// Makes the blocks of the next `rows` tokens exist and be writable. Takes blocks from younger sequences if it must; gives up if only
-    /// sequences that already have rows in this step could give any.
-    fn reserve(&mut self, id: RequestId, rows: usize, copies: &mut Vec<(u32, u32)>) -> bool {
-        let s = &self.sequences[&id];
-        let (first, last) = (s.computed / BLOCK_TOKENS, (s.computed + rows - 1) / BLOCK_TOKENS);
+    /// Makes the blocks of the next `rows` tokens exist and be writable, and returns how many of these tokens now have their place. Takes
+    /// blocks from younger sequences that have no rows in this step if it must. A sequence that gets none keeps what it has and waits:
+    /// the oldest one always gets some, unless others run in this step and will end.
+    fn reserve(&mut self, id: RequestId, rows: usize, copies: &mut Vec<(u32, u32)>) -> usize {
+        let computed = self.sequences[&id].computed;
+        let (first, last) = (computed / BLOCK_TOKENS, (computed + rows - 1) / BLOCK_TOKENS);
         for i in first..=last {
-            let held = self.sequences[&id].blocks.get(i).copied();
-            if held.is_some_and(|b| self.blocks.writable(b)) {
-                continue;
-            }
-            loop {
-                if let Some(new) = self.blocks.allocate() {
-                    let Some(s) = self.sequences.get_mut(&id) else { return false };
-                    match held {
-                        Some(old) => {
-                            s.blocks[i] = new;
-                            copies.push((old, new));
-                            self.blocks.release(&[old]);
-                        }
-                        None => s.blocks.push(new),
-                    }
-                    break;
-                }
-                // Nothing is free. A block that only this sequence holds need not be copied: the cache forgets it.
-                if held.is_some_and(|b| self.blocks.withdraw(b)) {
-                    break;
-                }
-                let victim = self.running.iter().rev().copied().find(|v| self.sequences[v].scheduled != self.step);
-                match victim {
-                    None => return false,
-                    Some(v) => {
-                        self.preempt(v);
-                        if v == id {
-                            return false;
-                        }
-                    }
-                }
+            if !self.reserve_block(id, i, copies) {
+                return (i * BLOCK_TOKENS).saturating_sub(computed);
             }
         }
-        true
+        rows
+    }
+
+    /// The same for the block at place `i` of the sequence's table.
+    fn reserve_block(&mut self, id: RequestId, i: usize, copies: &mut Vec<(u32, u32)>) -> bool {
+        let held = self.sequences[&id].blocks.get(i).copied();
+        if held.is_some_and(|b| self.blocks.writable(b)) {
+            return true;
+        }
+        loop {
+            if let Some(new) = self.blocks.allocate() {
+                let Some(s) = self.sequences.get_mut(&id) else { return false };
+                match held {
+                    Some(old) => {
+                        s.blocks[i] = new;
+                        copies.push((old, new));
+                        self.blocks.release(&[old]);
+                    }
+                    None => s.blocks.push(new),
+                }
+                return true;
+            }
+            // Nothing is free. A block that only this sequence holds need not be copied: the cache forgets it.
+            if held.is_some_and(|b| self.blocks.withdraw(b)) {
+                return true;
+            }
+            let mut younger = self.running.iter().rev().copied().take_while(|v| *v != id);
+            let Some(victim) = younger.find(|v| self.sequences[v].scheduled != self.step) else { return false };
+            self.preempt(victim);
+        }
     }
 
     /// Takes a sequence's blocks. It starts again from its known tokens, before everything else that waits.
@@ -358,10 +362,8 @@ impl Scheduler {
             s.published = found.tokens / BLOCK_TOKENS;
             s.prefix = found.prefix;
             s.blocks = found.blocks;
-            if s.reached == 0 {
-                self.counters.prompt_cached += found.tokens as u64;
-            }
-            // What is found again after a preemption is not work done twice.
+            // After a preemption more may be found than was computed before; what is found again is not work done twice.
+            self.counters.prompt_cached += found.tokens.min(s.prompt.len()).saturating_sub(s.reached) as u64;
             s.reached = s.reached.max(found.tokens);
             if first_time {
                 self.leaders.insert(s.prompt.clone(), id);
@@ -389,9 +391,10 @@ impl Scheduler {
                 s.published += 1;
             }
             match s.purpose {
-                Purpose::Score(_) => {
+                Purpose::Score(from) => {
                     let done = s.pending() == 0;
-                    let from = s.computed - part.num_logits + 1;
+                    // What has been scored stays so after a preemption: every value is told once.
+                    s.purpose = Purpose::Score(from + part.num_logits);
                     outcomes.push(Outcome::Scored { id: part.id, logits: part.logits, rows: part.num_logits, from, done });
                 }
                 Purpose::Sample if s.pending() == 0 => {
@@ -430,9 +433,9 @@ impl Scheduler {
                 self.blocks.hold(b);
             }
             let Some(f) = self.sequences.get_mut(&id) else { continue };
+            self.counters.prompt_cached += computed.saturating_sub(f.reached) as u64;
             (f.computed, f.reached, f.published, f.prefix) = (computed, computed, published, prefix);
             f.blocks.clone_from(&blocks);
-            self.counters.prompt_cached += computed as u64;
             self.running.push(id);
             outcomes.push(Outcome::Draw { id, logits });
         }
@@ -467,10 +470,16 @@ impl Scheduler {
         self.sequences.keys().copied().collect()
     }
 
+    /// The block table of every sequence.
+    #[doc(hidden)]
+    pub fn tables(&self) -> impl Iterator<Item = (RequestId, &[u32])> {
+        self.sequences.iter().map(|(id, s)| (*id, s.blocks.as_slice()))
+    }
+
     /// Checks every invariant.
     #[doc(hidden)]
     pub fn audit(&self) -> Result<(), String> {
-        let tables: Vec<&[u32]> = self.sequences.values().map(|s| s.blocks.as_slice()).collect();
+        let tables: Vec<&[u32]> = self.tables().map(|(_, table)| table).collect();
         self.blocks.audit(&tables)?;
         let mut places: HashMap<RequestId, usize> = HashMap::new();
         let followers = self.sequences.values().flat_map(|s| &s.followers);

@@ -4,6 +4,7 @@
 mod assets;
 mod bad_models;
 mod bad_requests;
+mod blocks;
 mod detokenize;
 mod fake_engine;
 mod golden;
