@@ -25,6 +25,7 @@ pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 pub(crate) fn rounds(c: &mut [[u32; WIDTH]; 4], key: [u32; 2]) {
     let [mut k0, mut k1] = key;
     for _ in 0..10 {
+        #[expect(clippy::needless_range_loop, reason = "a lane of four arrays, not of one")]
         for lane in 0..WIDTH {
             let p0 = u64::from(M0) * u64::from(c[0][lane]);
             let p1 = u64::from(M1) * u64::from(c[2][lane]);

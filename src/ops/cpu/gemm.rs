@@ -111,14 +111,14 @@ macro_rules! task_for {
                     let mut p = first;
                     $(
                         if rows == $wide {
-                            while p + $np <= end {
+                            while end - p >= $np {
                                 let panels: [*const W; $np] = std::array::from_fn(|i| panel(p + i));
                                 $tile::<W, $wide, $np>(x, lda, panels, k, out.add(p * PANEL), ldc, true);
                                 p += $np;
                             }
                         }
                     )*
-                    while p + $nb <= end {
+                    while end - p >= $nb {
                         let panels: [*const W; $nb] = std::array::from_fn(|i| panel(p + i));
                         macro_rules! call { ($n:literal) => { $tile::<W, $n, $nb>(x, lda, panels, k, out.add(p * PANEL), ldc, true) } }
                         with_rows!(rows, [$($rows)*], call);

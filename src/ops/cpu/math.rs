@@ -55,7 +55,7 @@ pub fn ln(x: f32) -> f32 {
     let y = e.mul_add(LN2_LO, y);
     let y = z.mul_add(-0.5, y);
     let y = e.mul_add(LN2_HI, m + y);
-    if x >= f32::MIN_POSITIVE && x <= f32::MAX { y } else { f32::NAN }
+    if (f32::MIN_POSITIVE..=f32::MAX).contains(&x) { y } else { f32::NAN }
 }
 
 /// ln(1 - v) for 0 < v < 1, accurate for the smallest v: ln of the rounded difference plus a first-order correction of the rounding.

@@ -101,9 +101,9 @@ impl Best {
 
     #[inline(always)]
     fn consider(&mut self, first: u32, values: &[f32; 16]) {
-        for j in 0..16 {
-            let better = values[j] > self.value[j];
-            self.value[j] = if better { values[j] } else { self.value[j] };
+        for (j, &value) in values.iter().enumerate() {
+            let better = value > self.value[j];
+            self.value[j] = if better { value } else { self.value[j] };
             self.index[j] = if better { first + j as u32 } else { self.index[j] };
         }
     }
