@@ -34,7 +34,9 @@ fn prompts(vocab: u32) -> Vec<Vec<u32>> {
 fn every_way(dir: &Path, prompts: &[Vec<u32>], samples: u32, params: &SamplingParams, few_blocks: usize) -> Vec<Sample> {
     let (expected, stats) = run_once(dir, &options(2, |_| {}), prompts, samples, params);
     let tokens: usize = prompts.iter().map(Vec::len).sum();
-    assert!(stats.prompt_tokens_computed <= tokens as u64, "samples of a prompt share its prefill: {stats:?}");
+    // A sample that comes after its prompt's prefill computes one token of it; how many come so late is for the clock to say.
+    let most = tokens as u64 + 8 * u64::from(samples);
+    assert!(stats.prompt_tokens_computed <= most, "samples of a prompt share its prefill: {stats:?}");
     for (what, options) in [
         ("one at a time", options(2, |s| s.max_sequences = 1)),
         ("batches of 7", options(2, |s| s.max_sequences = 7)),
