@@ -106,8 +106,11 @@ impl LocalEngine {
         RequestId(self.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Counts one more sample in, if there is room.
+    /// Counts one more sample in, if there is room. A loop that has failed leaves its queue as it was, full or not.
     fn enter(&self) -> Result<(), SubmitError> {
+        if lock(&self.board.stopped).is_some() {
+            return Err(self.stopped());
+        }
         let taken = self.board.outstanding.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < self.max_queue).then_some(n + 1));
         taken.map(|_| ()).map_err(SubmitError::QueueFull)
     }
