@@ -198,7 +198,8 @@ pub struct Sample {
     pub weights_version: u64,
 }
 
-/// What a sample's stream carries. The last event is always [`Event::Finished`], also after a cancel.
+/// What a sample's stream carries. The last event is always [`Event::Finished`], also after a cancel; a stream that ends without it says that
+/// the engine's loop has failed.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// One token was drawn (only with `stream_tokens`).

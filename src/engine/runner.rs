@@ -146,10 +146,11 @@ impl<O: Ops> Runner<O> {
     /// One step.
     fn step(&mut self) {
         let step = self.scheduler.schedule(&mut self.batch);
+        // The block tables have changed already: the copies are due also where nothing runs.
+        self.ops.copy_blocks(&mut self.cache, &step.copies);
         if step.parts.is_empty() {
             return;
         }
-        self.ops.copy_blocks(&mut self.cache, &step.copies);
         let logits = self.forward.run(&mut self.ops, &self.model.weights, &self.batch, &mut self.cache);
         self.stats.steps += 1;
         self.stats.batch_tokens += self.batch.rows() as u64;
@@ -218,7 +219,8 @@ impl<O: Ops> Runner<O> {
                     Err(NonFinite) => failed = failed.or(Some(from + i)),
                 }
             }
-            if !done && failed.is_none() {
+            // Nobody cancels a score: one whose caller is gone ends by itself.
+            if !done && failed.is_none() && !state.reply.is_closed() {
                 continue;
             }
             self.scheduler.remove(id);
