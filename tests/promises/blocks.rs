@@ -742,8 +742,14 @@ fn sequences_start_in_the_order_in_which_they_came_and_preempted_ones_before_the
     let lost = ids.iter().position(|&id| bench.doing(id) == Doing::Waiting).unwrap();
     assert_eq!(lost, 1, "the younger of the two loses its blocks");
     bench.drain().unwrap();
-    let order: Vec<_> = bench.finished.iter().map(|(id, _)| *id).collect();
-    assert_eq!(order, ids);
+    let order = |bench: &Bench| bench.finished.iter().map(|(id, _)| *id).collect::<Vec<_>>();
+    assert_eq!(order(&bench), ids);
+
+    // Samples of one prompt, too, where only some of them can fork.
+    let mut bench = Bench::new(32, 2, 20, true);
+    let ids = bench.submit(&text(1, 20), 6, 5);
+    bench.drain().unwrap();
+    assert_eq!(order(&bench), ids);
 }
 
 /// Found by the random schedules: what a preempted prompt found in the cache when it came back was not counted at all.
