@@ -150,22 +150,23 @@ impl Survey {
 const BLOCK: u32 = 256;
 const LANES: usize = 16;
 
-/// `count` words, a multiple of the block, from `first` on, `step` apart.
+/// `count` words, a multiple of the block, from `first` on, `step` apart. Arithmetic wraps: a check for overflow in the loop would leave it
+/// without vectors.
 #[inline(always)]
 fn survey_body(first: u32, step: u32, count: u64) -> Survey {
     let (mut least, mut most, mut bad) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES], [0u32; LANES]);
     let mut noise = [0f32; BLOCK as usize];
     assert_eq!(count % u64::from(BLOCK), 0);
     for block in 0..count / u64::from(BLOCK) {
-        let base = first.wrapping_add((block as u32 * BLOCK).wrapping_mul(step));
+        let base = first.wrapping_add((block as u32).wrapping_mul(BLOCK).wrapping_mul(step));
         for (j, g) in noise.iter_mut().enumerate() {
-            *g = gumbel(base.wrapping_add(j as u32 * step));
+            *g = gumbel(base.wrapping_add((j as u32).wrapping_mul(step)));
         }
         for chunk in noise.as_chunks::<LANES>().0 {
             for j in 0..LANES {
                 least[j] = if chunk[j] < least[j] { chunk[j] } else { least[j] };
                 most[j] = if chunk[j] > most[j] { chunk[j] } else { most[j] };
-                bad[j] += u32::from(!chunk[j].is_finite());
+                bad[j] = bad[j].wrapping_add(u32::from(!chunk[j].is_finite()));
             }
         }
     }
