@@ -124,10 +124,10 @@ impl Blocks {
             let key = Key { before: found.prefix, tokens: chunk.into() };
             let Some(&block) = self.index.get(&key) else { break };
             let usable = (found.tokens + chunk.len()).min(limit);
-            if usable == found.tokens + BLOCK_TOKENS {
-                if let Some(entry) = &self.entries[block as usize] {
-                    found.prefix = entry.prefix;
-                }
+            if usable == found.tokens + BLOCK_TOKENS
+                && let Some(entry) = &self.entries[block as usize]
+            {
+                found.prefix = entry.prefix;
             }
             found.tokens = usable;
             found.blocks.push(block);
