@@ -231,7 +231,7 @@ pub(super) fn draw(isa: Isa, row: &[f32], d: &Draw<'_>, scratch: &mut Scratch) -
     if f.temperature == 1.0 && !filtered && !touched {
         let token = gumbel_argmax(isa, row, d.key, d.position, d.sample).ok_or(NonFinite)?;
         let logprob = raw.logprob(row[token as usize]);
-        return Ok(Drawn { token, logprob, logprob_raw: logprob });
+        return finite(token, logprob, logprob);
     }
     scratch.scaled.clear();
     scratch.scaled.extend_from_slice(row);
@@ -245,7 +245,7 @@ pub(super) fn draw(isa: Isa, row: &[f32], d: &Draw<'_>, scratch: &mut Scratch) -
     if f.temperature == 0.0 {
         let token = argmax(isa, z).ok_or(NonFinite)?;
         let logprob = raw.logprob(row[token as usize]);
-        return Ok(Drawn { token, logprob, logprob_raw: logprob });
+        return finite(token, logprob, logprob);
     }
     if touched {
         for v in z.iter_mut() {
@@ -260,8 +260,12 @@ pub(super) fn draw(isa: Isa, row: &[f32], d: &Draw<'_>, scratch: &mut Scratch) -
     let token = gumbel_argmax(isa, z, d.key, d.position, d.sample).ok_or(NonFinite)?;
     let logprob = norm(isa, z).logprob(z[token as usize]);
     let logprob_raw = raw.logprob(row[token as usize]);
-    // A temperature near 0 can push a logit over the largest f32.
-    if logprob.is_finite() { Ok(Drawn { token, logprob, logprob_raw }) } else { Err(NonFinite) }
+    finite(token, logprob, logprob_raw)
+}
+
+/// Finite logits can still lie further apart than f32 reaches, or be pushed over its largest value by a temperature near 0.
+fn finite(token: u32, logprob: f32, logprob_raw: f32) -> Result<Drawn, NonFinite> {
+    if logprob.is_finite() && logprob_raw.is_finite() { Ok(Drawn { token, logprob, logprob_raw }) } else { Err(NonFinite) }
 }
 
 /// Log-probabilities of a token that is already there, at a temperature without filters.
@@ -271,10 +275,10 @@ pub(super) fn logprob_of(isa: Isa, row: &[f32], token: u32, temperature: f32, sc
     }
     let logprob_raw = norm(isa, row).logprob(row[token as usize]);
     if temperature == 1.0 || temperature == 0.0 {
-        return Ok(Drawn { token, logprob: logprob_raw, logprob_raw });
+        return finite(token, logprob_raw, logprob_raw);
     }
     scratch.scaled.resize(row.len(), 0.0);
     divide(isa, row, temperature, &mut scratch.scaled);
     let logprob = norm(isa, &scratch.scaled).logprob(scratch.scaled[token as usize]);
-    if logprob.is_finite() { Ok(Drawn { token, logprob, logprob_raw }) } else { Err(NonFinite) }
+    finite(token, logprob, logprob_raw)
 }

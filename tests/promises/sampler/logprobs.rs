@@ -1,6 +1,7 @@
 //! Log-probabilities: right to f32's accuracy, and the same bits from sampler and scorer.
 
-use adaroll::ops::cpu::CpuOps;
+use adaroll::ops::NonFinite;
+use adaroll::ops::cpu::{CpuOps, Isa};
 
 use super::{Spec, bits, log_softmax, sample, score};
 use crate::numbers::{Numbers, backends, instruction_sets};
@@ -112,6 +113,19 @@ fn filters_that_keep_all_change_no_bit() {
                 let drawn = sample(&mut ops, &row, &[plain.draw(0, [4, 4], position, 1), wide.draw(0, [4, 4], position, 1)]);
                 assert_eq!(bits(&drawn[0]), bits(&drawn[1]), "temperature {temperature}, {name}");
             }
+        }
+    }
+}
+
+/// Finite logits that lie further apart than f32 reaches give no log-probability rather than an infinite one.
+#[test]
+fn a_log_probability_is_never_infinite() {
+    for isa in Isa::available() {
+        let mut ops = CpuOps::with_isa(1, isa).unwrap();
+        let rows = vec![vec![3e38f32, -3e38]];
+        for temperature in [0.0, 1.0, 2.0] {
+            assert_eq!(score(&mut ops, &rows, &[(0, 1)], temperature), [Err(NonFinite)], "{isa}, temperature {temperature}");
+            assert!(score(&mut ops, &rows, &[(0, 0)], temperature)[0].is_ok());
         }
     }
 }
