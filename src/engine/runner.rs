@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc as events, oneshot};
 
@@ -17,6 +17,13 @@ use crate::model::Model;
 use crate::model::forward::Forward;
 use crate::model::weights::heads;
 use crate::ops::{Batch, Draw, Drawn, NonFinite, Ops};
+
+/// How long an idle loop sleeps between two heartbeats.
+const IDLE: Duration = Duration::from_millis(50);
+/// A burst of requests is over when none has come for this long.
+const GATHER: Duration = Duration::from_micros(300);
+/// And the first step waits for it no longer than this after the last look at an idle engine.
+const LONGEST_GATHER: Duration = Duration::from_millis(60);
 
 /// What the handle asks of the loop.
 pub(super) enum Command {
@@ -84,24 +91,20 @@ impl<O: Ops> Runner<O> {
     pub(super) fn run(mut self, inbox: &mpsc::Receiver<Command>) {
         loop {
             self.board.beat();
+            // Requests come in bursts. The first step after a pause waits a moment for the rest of its burst, so that samples of one prompt
+            // find each other before its prefill; later steps never wait.
+            let gathering = self.scheduler.is_idle().then(Instant::now);
             loop {
-                let command = if self.scheduler.is_idle() {
-                    match inbox.recv_timeout(Duration::from_millis(50)) {
-                        Ok(command) => command,
-                        Err(mpsc::RecvTimeoutError::Timeout) => break,
-                        Err(mpsc::RecvTimeoutError::Disconnected) => return self.end(),
-                    }
-                } else {
-                    match inbox.try_recv() {
-                        Ok(command) => command,
-                        Err(mpsc::TryRecvError::Empty) => break,
-                        Err(mpsc::TryRecvError::Disconnected) => return self.end(),
-                    }
+                let patience = match gathering {
+                    _ if self.scheduler.is_idle() => IDLE,
+                    Some(since) if since.elapsed() < LONGEST_GATHER => GATHER,
+                    _ => Duration::ZERO,
                 };
-                if let Command::Stop = command {
-                    return self.end();
+                match inbox.recv_timeout(patience) {
+                    Ok(Command::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => return self.end(),
+                    Ok(command) => self.take(command),
+                    Err(mpsc::RecvTimeoutError::Timeout) => break,
                 }
-                self.take(command);
             }
             if !self.scheduler.is_idle() {
                 self.step();
