@@ -3,7 +3,7 @@
 # tests/results/ with date and commit.
 #
 #   tests/full.sh                  everything
-#   tests/full.sh timing fuzz      only these parts: timing blocks sampler fuzz miri peers
+#   tests/full.sh timing fuzz      only these parts: timing blocks sampler fuzz
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=("$@")
