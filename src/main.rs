@@ -179,16 +179,16 @@ struct GenerateArgs {
     #[arg(short = 'n', long = "samples", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     samples: u32,
     /// 0 takes the most likely token.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     temperature: f32,
     /// Keep the K most likely tokens; 0 keeps all.
     #[arg(long, default_value_t = 0)]
     top_k: u32,
     /// Keep the most likely tokens up to this probability.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     top_p: f32,
     /// Drop tokens less likely than this share of the most likely one.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     min_p: f32,
     /// Seed of the random streams.
     #[arg(long, default_value_t = 0)]
