@@ -417,9 +417,6 @@ async fn run_score(args: &ScoreArgs) -> Result<(), Failure> {
     options.settings.max_queue = usize::MAX;
     let Opened { engine, .. } = open_with_bar(&args.model, &options)?;
     let progress = bar(sequences.len() as u64, "sequences");
-    if !std::io::stderr().is_terminal() {
-        progress.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-    }
     let mut failed: Result<(), Failure> = Ok(());
     let mut out = std::io::stdout().lock();
     score::score(&engine, &sequences, |i, scores| {

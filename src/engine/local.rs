@@ -50,7 +50,6 @@ pub struct LocalEngine {
     board: Arc<Board>,
     next_id: AtomicU64,
     max_queue: usize,
-    blocks: usize,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -90,12 +89,7 @@ impl LocalEngine {
                 *lock(&board.stopped) = Some(why);
             })?
         };
-        Ok(LocalEngine { info, commands, board, next_id: AtomicU64::new(0), max_queue: settings.max_queue, blocks, thread: Some(thread) })
-    }
-
-    /// KV blocks in all.
-    pub fn blocks(&self) -> usize {
-        self.blocks
+        Ok(LocalEngine { info, commands, board, next_id: AtomicU64::new(0), max_queue: settings.max_queue, thread: Some(thread) })
     }
 
     fn stopped(&self) -> SubmitError {
@@ -137,7 +131,7 @@ impl LocalEngine {
 
     /// Checks that `tokens` positions fit the blocks there are.
     fn check_blocks(&self, field: &str, tokens: usize) -> Result<(), FieldError> {
-        let room = self.blocks * BLOCK_TOKENS;
+        let room = self.info.kv_tokens;
         if tokens <= room {
             return Ok(());
         }
@@ -163,7 +157,7 @@ impl Engine for LocalEngine {
         }
         // The last token drawn is never computed.
         let longest = (prompt + request.params.max_tokens as usize).min(context) - 1;
-        self.check_blocks(if prompt > self.blocks * BLOCK_TOKENS { "prompt" } else { "max_tokens" }, longest)?;
+        self.check_blocks(if prompt > self.info.kv_tokens { "prompt" } else { "max_tokens" }, longest)?;
         self.enter()?;
         let id = self.next_id();
         let (sender, receiver) = events::unbounded_channel();
