@@ -28,3 +28,4 @@ mod text_cases;
 mod timing;
 mod tiny_model;
 mod tiny_tokenizers;
+mod width;

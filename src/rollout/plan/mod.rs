@@ -10,6 +10,7 @@ pub mod outcome;
 pub mod plan;
 pub mod stats;
 pub mod strategy;
+pub mod width;
 
 pub use advantage::Advantage;
 pub use group::{Group, Kept, Status};
@@ -17,3 +18,4 @@ pub use outcome::Outcome;
 pub use plan::{Exit, ExitKind, Plan};
 pub use stats::{Seen, Stats};
 pub use strategy::{ExitRule, LimitCounts, Sequential};
+pub use width::{Need, Planner, Prior, View, q_needed};
