@@ -8,6 +8,7 @@
 pub mod job;
 pub mod jobs;
 pub mod output;
+pub mod pause;
 pub mod plan;
 pub mod prompt;
 pub mod record;
@@ -17,6 +18,7 @@ pub mod width;
 
 pub use job::Context;
 pub use jobs::{Admission, JobLimits, Jobs, Refusal};
+pub use pause::Pause;
 pub use record::{Ending, EventKind, JobRecord, JobState};
 pub use spec::{BadGoldRule, JobSpec, Order, PromptSpec, Return, Settings};
 pub use text::TextModel;
