@@ -5,6 +5,7 @@
 //! The public surface is what the binary uses; see ARCHITECTURE in the README's tour for how a rollout flows.
 
 pub mod commands;
+pub mod config;
 pub mod engine;
 pub mod field;
 pub mod metrics;

@@ -59,6 +59,8 @@ pub struct Metrics {
     prefix_wait_seconds: Histogram,
     queue_full: IntCounter,
     http_request_seconds: HistogramVec,
+    requests: IntCounterVec,
+    paused: IntGauge,
     tokens: IntCounterVec,
     steps: IntCounter,
     batch_tokens: IntCounter,
@@ -112,6 +114,8 @@ impl Metrics {
                 &["route", "code"],
                 seconds(),
             )?,
+            requests: counters(r, "adaroll_requests_total", "HTTP requests by whose token they carried", &["key"])?,
+            paused: gauge(r, "adaroll_paused", "1 while new samples are held back")?,
             tokens: counters(r, "adaroll_tokens_total", "Tokens by kind", &["kind"])?,
             steps: counter(r, "adaroll_steps_total", "Steps of the engine")?,
             batch_tokens: counter(r, "adaroll_batch_tokens_total", "Rows of all steps")?,
@@ -145,6 +149,9 @@ impl Metrics {
         }
         for kind in ["prompt", "cached", "generated", "recomputed", "discarded"] {
             self.tokens.with_label_values(&[kind]);
+        }
+        for key in ["anonymous", "data", "admin"] {
+            self.requests.with_label_values(&[key]);
         }
     }
 
@@ -206,6 +213,16 @@ impl Metrics {
     /// A response's head was sent. `route` is the pattern, never the path itself.
     pub fn http_request(&self, route: &str, code: u16, took: Duration) {
         self.http_request_seconds.with_label_values(&[route, &code.to_string()]).observe(took.as_secs_f64());
+    }
+
+    /// A request came with the token called `key`.
+    pub fn request_from(&self, key: &str) {
+        self.requests.with_label_values(&[key]).inc();
+    }
+
+    /// New samples are held back, or no longer.
+    pub fn paused(&self, paused: bool) {
+        self.paused.set(i64::from(paused));
     }
 
     /// The text that Prometheus scrapes. `jobs` gives the number of jobs in each state.

@@ -63,6 +63,10 @@ impl ApiError {
     }
 }
 
+/// The code of a refusal, in its response's extensions: what logs may say of it. Messages quote the caller and stay out of logs.
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorCode(pub &'static str);
+
 impl From<FieldError> for ApiError {
     fn from(error: FieldError) -> Self {
         ApiError::field(error.path, error.problem)
@@ -108,6 +112,7 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        response.extensions_mut().insert(ErrorCode(self.code));
         response
     }
 }

@@ -46,6 +46,9 @@ pub async fn readyz(State(state): State<AppState>) -> Result<Response, ApiError>
     if state.jobs.is_closing() {
         return Err(ApiError::not_ready("the server is shutting down"));
     }
+    if state.pause.is_paused() {
+        return Err(ApiError::not_ready("the server is paused; POST /v1/resume lets it go on"));
+    }
     if stuck(&state, &stats).is_some() {
         return Err(ApiError::not_ready("the engine's loop is stuck; see /livez"));
     }
@@ -68,6 +71,7 @@ pub async fn state(State(state): State<AppState>) -> Response {
     struct Whole<'a> {
         uptime_s: f64,
         ready: bool,
+        paused: bool,
         engine: Engine<'a>,
         jobs: serde_json::Map<String, serde_json::Value>,
         limits: &'a Limits,
@@ -80,7 +84,8 @@ pub async fn state(State(state): State<AppState>) -> Response {
     let stats = state.engine.stats();
     let whole = Whole {
         uptime_s: state.started.elapsed().as_secs_f64(),
-        ready: !state.jobs.is_closing() && stuck(&state, &stats).is_none(),
+        ready: !state.jobs.is_closing() && !state.pause.is_paused() && stuck(&state, &stats).is_none(),
+        paused: state.pause.is_paused(),
         engine: Engine { info: state.engine.info(), stats },
         jobs: state.jobs.counts().into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect(),
         limits: &state.limits,
