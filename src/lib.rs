@@ -6,6 +6,7 @@
 
 pub mod commands;
 pub mod engine;
+pub mod failpoint;
 pub mod field;
 pub mod metrics;
 pub mod model;
@@ -13,3 +14,4 @@ pub mod ops;
 pub mod reward;
 pub mod rollout;
 pub mod server;
+pub mod store;
