@@ -7,6 +7,7 @@
 pub mod commands;
 pub mod config;
 pub mod engine;
+pub mod failpoint;
 pub mod field;
 pub mod metrics;
 pub mod model;
@@ -14,3 +15,4 @@ pub mod ops;
 pub mod reward;
 pub mod rollout;
 pub mod server;
+pub mod store;
