@@ -16,8 +16,11 @@ use crate::config::{Config, ConfigError, Flag, Loaded};
 use crate::engine::Engine;
 use crate::model::ModelError;
 use crate::ops::cpu::Isa;
-use crate::rollout::{JobLimits, Width};
-use crate::server::{self, AppState, Options, Tokens};
+use crate::failpoint;
+use crate::reward::PoolSettings;
+use crate::rollout::Width;
+use crate::server::{self, AppState, Options, StartError, Tokens};
+use crate::store::{Store, StoreError, StorePath};
 
 /// Serve rollouts over HTTP: POST /v1/rollouts gives balanced groups.
 ///
@@ -116,9 +119,12 @@ pub enum ServeError {
     /// The port.
     #[error("the server cannot listen on {0}: {1}; choose another --port or --host")]
     Listen(SocketAddr, std::io::Error),
-    /// The metrics.
-    #[error("the metrics cannot be registered: {0}")]
-    Metrics(#[from] prometheus::Error),
+    /// The store.
+    #[error("store.path: {0}")]
+    Store(#[from] StoreError),
+    /// The server's state.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// The connection handling.
     #[error("the server stopped: {0}")]
     Io(#[from] std::io::Error),
@@ -126,21 +132,26 @@ pub enum ServeError {
 
 /// The server's settings in `config`.
 pub fn options(config: &Config) -> Result<Options, ServeError> {
-    let jobs = &config.jobs;
-    let in_flight = if config.rollout.max_in_flight == 0 { config.engine.max_sequences } else { config.rollout.max_in_flight };
+    let reward = &config.reward;
+    let max_in_flight = if config.rollout.max_in_flight == 0 { config.engine.max_sequences } else { config.rollout.max_in_flight };
     let tokens =
         Tokens::new(&config.server.data_token, &config.server.admin_token).map_err(|(key, problem)| ServeError::Setting(key, problem))?;
     Ok(Options {
         limits: config.limits.clone(),
-        jobs: JobLimits {
-            max_open: jobs.max_open,
-            max_running: jobs.max_running,
-            max_finished: jobs.max_finished,
-            max_bytes: jobs.max_bytes,
+        jobs: config.jobs,
+        width: Width { q_min: config.rollout.q_min, look_ahead: config.rollout.look_ahead },
+        max_in_flight,
+        rewards: PoolSettings {
+            workers: reward.workers,
+            webhook_hosts: reward.webhook_hosts.clone(),
+            webhook_batch: reward.webhook_batch,
+            webhook_linger_ms: reward.webhook_linger_ms,
+            webhook_concurrency: reward.webhook_concurrency,
+            webhook_attempts: reward.webhook_attempts,
+            ..PoolSettings::default()
         },
-        width: Width { max_in_flight: in_flight, look_ahead: config.rollout.look_ahead, ..Width::default() },
-        reward_workers: config.reward.workers,
         tokens,
+        model_digest: String::new(),
     })
 }
 
@@ -167,10 +178,35 @@ pub async fn serve(
     }
     let listener = TcpListener::bind(address).await.map_err(|e| ServeError::Listen(address, e))?;
     listening(listener.local_addr()?);
-    let Opened { engine, text } = opened;
+    let Opened { engine, text, digest } = opened;
     let engine: Arc<dyn Engine> = Arc::new(engine);
-    let state = AppState::new(engine, Arc::new(text), options)?;
-    Ok(server::serve(state, listener, shutdown).await?)
+    let store = open_store(&config)?;
+    let keep_days = f64::from(config.store.keep_days);
+    let state = AppState::new(engine, Arc::new(text), store.clone(), Options { model_digest: digest, ..options })?;
+    let pruning = tokio::spawn(prune_hourly(store, keep_days));
+    let served = server::serve(state, listener, shutdown).await;
+    pruning.abort();
+    Ok(served?)
+}
+
+fn open_store(config: &Config) -> Result<Store, ServeError> {
+    failpoint::check().map_err(|problem| ServeError::Setting(failpoint::VARIABLE, problem))?;
+    let path = if config.store.in_memory() { StorePath::Memory } else { StorePath::File(config.store.path.clone()) };
+    Ok(Store::open(&path)?)
+}
+
+/// Drops jobs that were closed longer ago than `keep_days`, at the start and then every hour.
+async fn prune_hourly(store: Store, keep_days: f64) {
+    let mut hour = tokio::time::interval(std::time::Duration::from_secs(3600));
+    loop {
+        hour.tick().await;
+        let store = store.clone();
+        match tokio::task::spawn_blocking(move || store.prune(keep_days)).await {
+            Ok(Ok(0)) | Err(_) => {}
+            Ok(Ok(jobs)) => tracing::info!("dropped {jobs} jobs that were closed more than {keep_days} days ago"),
+            Ok(Err(error)) => tracing::warn!("old jobs could not be dropped from the store: {error}"),
+        }
+    }
 }
 
 /// What `--check` found.

@@ -15,7 +15,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-pub use sections::{Engine, Jobs, LogFormat, Model, Reward, Rollout, Server, Store};
+pub use sections::{Engine, LogFormat, Model, Reward, Rollout, Server, Store};
 pub use source::Source;
 
 use crate::server::Limits;
@@ -31,7 +31,7 @@ pub struct Config {
     /// What a request may hold.
     pub limits: Limits,
     /// How many jobs there are.
-    pub jobs: Jobs,
+    pub jobs: JobLimits,
     /// What the engine runs at a time.
     pub engine: Engine,
     /// How many samples are in flight.

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use crate::commands::open::{EngineOptions, default_threads};
 use crate::engine::EngineSettings;
 use crate::ops::cpu::Isa;
-use crate::rollout::JobLimits;
 
 /// `[model]`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -102,27 +101,6 @@ impl Server {
             }
         }
         Ok(())
-    }
-}
-
-/// `[jobs]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Jobs {
-    /// Jobs that are queued or running.
-    pub max_open: usize,
-    /// Jobs that run at once.
-    pub max_running: usize,
-    /// Finished jobs kept in memory.
-    pub max_finished: usize,
-    /// Bytes of groups in memory.
-    pub max_bytes: usize,
-}
-
-impl Default for Jobs {
-    fn default() -> Self {
-        let JobLimits { max_open, max_running, max_finished, max_bytes, .. } = JobLimits::default();
-        Jobs { max_open, max_running, max_finished, max_bytes }
     }
 }
 

@@ -25,8 +25,6 @@ pub(super) fn problems(config: &Config) -> Vec<(&'static str, String)> {
     within("limits.shutdown_seconds", l.shutdown_seconds, 0, 86_400);
     within("jobs.max_open", j.max_open as u64, 1, 1 << 16);
     within("jobs.max_running", j.max_running as u64, 1, 1 << 16);
-    within("jobs.max_finished", j.max_finished as u64, 0, 1 << 20);
-    within("jobs.max_bytes", j.max_bytes as u64, 1 << 20, 1 << 40);
     within("engine.threads", e.threads as u64, 0, 1024);
     within("engine.max_batch_tokens", e.max_batch_tokens as u64, 1, 1 << 20);
     within("engine.max_sequences", e.max_sequences as u64, 1, 1 << 16);

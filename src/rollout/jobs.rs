@@ -155,6 +155,11 @@ impl Jobs {
         &self.store
     }
 
+    /// Places for samples, in all and in use.
+    pub fn slots(&self) -> (usize, usize) {
+        self.context.slots.usage()
+    }
+
     /// Goes on with the jobs that an earlier process left open; gives their number. Must be called within a runtime, before any admission.
     pub fn recover(&self) -> Result<usize, RecoverError> {
         let stored = self.store.open_jobs()?;

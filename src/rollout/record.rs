@@ -208,6 +208,7 @@ pub struct JobRecord {
     log: Mutex<Log>,
     changed: watch::Sender<()>,
     asked: watch::Sender<Asked>,
+    waiting: watch::Sender<()>,
     scores: mpsc::UnboundedSender<Posted>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Posted>>>,
 }
@@ -288,6 +289,7 @@ impl JobRecord {
             log: Mutex::new(log),
             changed: watch::channel(()).0,
             asked: watch::channel(Asked::GoOn).0,
+            waiting: watch::channel(()).0,
             scores,
             inbox: Mutex::new(Some(inbox)),
         })
@@ -408,6 +410,22 @@ impl JobRecord {
     /// Where the job stands, for `GET`.
     pub fn view(&self) -> JobView<'_> {
         JobView { header: &self.head, progress: self.log().progress() }
+    }
+
+    /// A sample waits for a client's score.
+    pub fn waits_for_scores(&self) {
+        self.waiting.send_replace(());
+    }
+
+    /// Resolves when a sample after this call waits for a client's score, or when the job's state or groups change.
+    pub fn next_waiting(&self) -> impl Future<Output = ()> + use<> {
+        let (mut waiting, mut changed) = (self.waiting.subscribe(), self.changed.subscribe());
+        async move {
+            tokio::select! {
+                _ = waiting.changed() => {}
+                _ = changed.changed() => {}
+            }
+        }
     }
 
     /// Hands scores to the job's loop; nothing if the job is over.

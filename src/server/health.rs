@@ -49,6 +49,9 @@ pub async fn readyz(State(state): State<AppState>) -> Result<Response, ApiError>
     if state.pause.is_paused() {
         return Err(ApiError::not_ready("the server is paused; POST /v1/resume lets it go on"));
     }
+    if let Err(sentence) = state.jobs.store().health() {
+        return Err(ApiError::not_ready(format!("the store takes nothing: {sentence}")));
+    }
     if stuck(&state, &stats).is_some() {
         return Err(ApiError::not_ready("the engine's loop is stuck; see /livez"));
     }
@@ -59,7 +62,7 @@ pub async fn readyz(State(state): State<AppState>) -> Result<Response, ApiError>
 pub async fn metrics(State(state): State<AppState>) -> Result<Response, ApiError> {
     let text = state
         .metrics
-        .render(&state.engine.stats(), &state.jobs.counts())
+        .render(&state.engine.stats(), &state.jobs.counts(), state.jobs.slots(), state.jobs.store().bytes())
         .map_err(|error| ApiError::internal(format!("the metrics could not be written: {error}")))?;
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, kind)], text).into_response())

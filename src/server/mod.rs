@@ -31,8 +31,9 @@ pub use routes::router;
 
 use crate::engine::Engine;
 use crate::metrics::Metrics;
-use crate::reward::Pool;
-use crate::rollout::{Context, JobLimits, Jobs, Pause, TextModel, Width};
+use crate::reward::{Pool, PoolSettings};
+use crate::rollout::{Context, JobLimits, Jobs, Origin, Pause, RecoverError, Slots, TextModel, Width};
+use crate::store::Store;
 
 /// What every route works with. Cheap to clone.
 #[derive(Clone)]
@@ -47,6 +48,8 @@ pub struct AppState {
     pub metrics: Arc<Metrics>,
     /// The jobs.
     pub jobs: Arc<Jobs>,
+    /// Judges, and knows which webhooks it may call.
+    pub rewards: Pool,
     /// Holds new samples back.
     pub pause: Pause,
     /// Who may do what.
@@ -62,12 +65,16 @@ pub struct Options {
     pub limits: Limits,
     /// Limits on jobs.
     pub jobs: JobLimits,
-    /// Samples in flight.
+    /// How far ahead samples run.
     pub width: Width,
-    /// Verifiers that run at once.
-    pub reward_workers: usize,
+    /// Samples in flight, over all jobs.
+    pub max_in_flight: usize,
+    /// Verifiers.
+    pub rewards: PoolSettings,
     /// Who may do what.
     pub tokens: Tokens,
+    /// What identifies the model's files.
+    pub model_digest: String,
 }
 
 impl Default for Options {
@@ -76,34 +83,62 @@ impl Default for Options {
             limits: Limits::default(),
             jobs: JobLimits::default(),
             width: Width::default(),
-            reward_workers: 4,
+            max_in_flight: 128,
+            rewards: PoolSettings::default(),
             tokens: Tokens::default(),
+            model_digest: String::new(),
         }
     }
 }
 
+/// Why a server's state could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Two metrics have the same name.
+    #[error("the metrics cannot be registered: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// The jobs in the store cannot go on.
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
+    /// The verifiers.
+    #[error("the reward pool cannot start: {0}")]
+    Rewards(String),
+}
+
 impl AppState {
-    /// A server's state over an engine and its text side. Fails only if two metrics have the same name.
-    pub fn new(engine: Arc<dyn Engine>, text: Arc<dyn TextModel>, options: Options) -> Result<Self, prometheus::Error> {
+    /// A server's state over an engine, its text side and a store; the store's open jobs go on. Must be called within a runtime.
+    pub fn new(engine: Arc<dyn Engine>, text: Arc<dyn TextModel>, store: Store, options: Options) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::new()?);
-        let rewards = Pool::new(options.reward_workers, metrics.clone());
-        let context = Context { engine: engine.clone(), rewards, metrics: metrics.clone(), width: options.width };
-        let jobs = Arc::new(Jobs::new(context, options.jobs));
+        let rewards = Pool::new(options.rewards, metrics.clone()).map_err(StartError::Rewards)?;
+        let pause = Pause::default();
+        let context = Context {
+            engine: engine.clone(),
+            rewards: Arc::new(rewards.clone()),
+            journal: Arc::new(store.clone()),
+            metrics: metrics.clone(),
+            slots: Slots::new(options.max_in_flight),
+            pause: pause.clone(),
+            width: options.width,
+        };
+        let origin = Origin { model_digest: options.model_digest, numerics_id: engine.info().numerics_id.clone() };
+        let jobs = Arc::new(Jobs::new(context, store, origin, options.jobs));
+        jobs.recover()?;
         Ok(AppState {
             engine,
             text,
             limits: Arc::new(options.limits),
             metrics,
             jobs,
-            pause: Pause::default(),
+            rewards,
+            pause,
             tokens: Arc::new(options.tokens),
             started: Instant::now(),
         })
     }
 }
 
-/// Serves until `shutdown` resolves; then takes no more jobs, gives the open ones their time, cancels the rest, and returns once every
-/// stream has had its end.
+/// Serves until `shutdown` resolves; then takes no more jobs, gives the open ones their time, leaves the rest in the store (or cancels
+/// them, if it is in memory), and returns once every stream has ended.
 pub async fn serve(state: AppState, listener: TcpListener, shutdown: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
     let grace = Duration::from_secs(state.limits.shutdown_seconds);
     let jobs = state.jobs.clone();

@@ -11,7 +11,7 @@ use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetReques
 
 use super::auth::{Access, Caller};
 use super::error::ApiError;
-use super::{AppState, admin, health, observe, openapi, rollouts, score};
+use super::{AppState, admin, health, observe, openapi, rollouts, score, scores};
 
 /// One route.
 pub struct Route {
@@ -35,6 +35,8 @@ pub fn table() -> Vec<Route> {
         route(Method::DELETE, "/v1/rollouts/{id}", Data, delete(rollouts::delete)),
         route(Method::GET, "/v1/rollouts/{id}/groups", Data, get(rollouts::groups)),
         route(Method::GET, "/v1/rollouts/{id}/events", Data, get(rollouts::events)),
+        route(Method::GET, "/v1/rollouts/{id}/pending", Data, get(scores::pending)),
+        route(Method::POST, "/v1/rollouts/{id}/scores", Data, post(scores::post)),
         route(Method::POST, "/v1/score", Data, post(score::post)),
         route(Method::GET, "/v1/state", Data, get(health::state)),
         route(Method::POST, "/v1/pause", Admin, post(admin::pause)),
