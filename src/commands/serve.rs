@@ -190,7 +190,7 @@ pub async fn serve(
 }
 
 fn open_store(config: &Config) -> Result<Store, ServeError> {
-    failpoint::check().map_err(|problem| ServeError::Setting(failpoint::VARIABLE, problem))?;
+    failpoint::arm_from_env().map_err(|problem| ServeError::Setting(failpoint::VARIABLE, problem))?;
     let path = if config.store.in_memory() { StorePath::Memory } else { StorePath::File(config.store.path.clone()) };
     Ok(Store::open(&path)?)
 }

@@ -18,6 +18,7 @@ use toml::{Table, Value};
 pub use sections::{Engine, LogFormat, Model, Reward, Rollout, Server, Store};
 pub use source::Source;
 
+use crate::rollout::JobLimits;
 use crate::server::Limits;
 
 /// Everything that can be configured.

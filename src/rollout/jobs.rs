@@ -14,7 +14,7 @@ use super::plan::History;
 use super::record::{Ending, JobRecord, JobState};
 use super::spec::{JobSpec, Origin};
 use super::unix_now;
-use crate::store::{CloseJob, HistoryUpdate, JobState as StoredState, Resume, Store, StoreError};
+use crate::store::{CloseJob, HistoryUpdate, JobState as StoredState, Resume, Store, StoreError, StorePath};
 
 /// Bounds on jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -284,11 +284,11 @@ impl Jobs {
         let open = self.open();
         let all_over = || futures::future::join_all(open.iter().map(|record| record.over()));
         if tokio::time::timeout(grace, all_over()).await.is_err() {
-            let keeps = self.store.is_durable();
+            let keeps = matches!(self.store.path(), StorePath::File(_));
             open.iter().for_each(|record| if keeps { record.suspend() } else { record.cancel() });
             all_over().await;
         }
-        self.store.flush().await.unwrap_or_else(|error| tracing::error!("the store could not be flushed: {error}"));
+        self.store.flush().await;
     }
 }
 

@@ -45,7 +45,11 @@ impl Journal for Store {
 
     fn flush(&self) -> BoxFuture<'static, Result<(), String>> {
         let store = self.clone();
-        async move { Store::flush(&store).await.map_err(|e| e.to_string()) }.boxed()
+        async move {
+            Store::flush(&store).await;
+            store.health()
+        }
+        .boxed()
     }
 }
 
