@@ -6,8 +6,8 @@
 use std::path::Path;
 use std::time::Instant;
 
-use super::generate::{Request, generate};
-use super::open::{EngineOptions, Opened, open};
+use crate::commands::generate::{Request, generate};
+use crate::commands::open::{EngineOptions, Opened, open};
 use crate::engine::{Engine, EngineSettings, SamplingParams, SubmitError};
 use crate::model::weights::matrix_parameters;
 use crate::model::{Dtype, LoadError, ModelConfig};
@@ -83,7 +83,7 @@ pub enum BenchError {
 }
 
 /// Eight chat prompts of grade-school problems, separated by 0x1e; the peers' programs read the same file.
-const PROMPTS: &str = include_str!("../../benches/peers/prompts.txt");
+const PROMPTS: &str = include_str!("../../../benches/peers/prompts.txt");
 
 /// Runs the bench. `say` is told what is being measured.
 pub async fn bench(dir: &Path, workload: Workload, options: &EngineOptions, say: impl Fn(&str)) -> Result<Report, BenchError> {
