@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use adaroll::commands::bench::{self, Workload};
+use adaroll::commands::bench::decode::{self, Workload};
 use adaroll::commands::open::{EngineOptions, Opened, default_threads, open};
 use adaroll::commands::{check, generate, inspect, prompts, score, serve};
 use adaroll::config::LogFormat;
@@ -270,7 +270,7 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
             let workload = Workload { prompts: prompts as usize, samples, tokens, reps: reps as usize };
             let spinner = ProgressBar::new_spinner();
             spinner.enable_steady_tick(std::time::Duration::from_millis(200));
-            let report = bench::bench(&model, workload, &engine.options(), |what| spinner.set_message(what.to_owned())).await?;
+            let report = decode::bench(&model, workload, &engine.options(), |what| spinner.set_message(what.to_owned())).await?;
             spinner.finish_and_clear();
             print(&report, json)?;
         }
@@ -361,7 +361,7 @@ async fn run_generate(args: &GenerateArgs) -> Result<(), Failure> {
     let file = args.prompts.as_deref().map(|p| Ok::<_, Failure>((p, read(p)?))).transpose()?;
     let mut options = args.engine.options();
     options.settings.max_queue = usize::MAX;
-    let Opened { engine, text } = open_with_bar(&args.model, &options)?;
+    let Opened { engine, text, .. } = open_with_bar(&args.model, &options)?;
     let prompts = match (&file, &args.prompt) {
         (Some((path, file)), _) => prompts::parse_prompts(file, &text).map_err(|e| format!("{}: {e}", path.display()))?,
         (None, Some(prompt)) if args.chat => {

@@ -18,8 +18,6 @@ pub struct Asked {
     pub index: u32,
     /// The answer, as graders see it.
     pub text: String,
-    /// The answer's tokens.
-    pub token_ids: Arc<[u32]>,
     /// What the request gave with the prompt, passed on as it is.
     pub metadata: Arc<Value>,
 }

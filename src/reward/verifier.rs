@@ -75,6 +75,14 @@ impl Verifier {
         matches!(self, Verifier::Pull { .. })
     }
 
+    /// How long a sample may wait for the client's score, if the client posts it.
+    pub fn pull_timeout(&self) -> Option<Option<Duration>> {
+        match self {
+            Verifier::Pull { timeout } => Some(*timeout),
+            _ => None,
+        }
+    }
+
     /// Judges one answer by its text alone. What needs a grader or the client is a failure here: nobody was asked.
     pub fn judge(&self, text: &str) -> Verdict {
         match self {

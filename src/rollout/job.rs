@@ -82,7 +82,7 @@ pub async fn run(context: &Context, spec: &Arc<JobSpec>, record: &JobRecord, sta
         spec,
         record,
         planner: Planner::with_floor(context.width.q_min),
-        ledger: Ledger::new(spec.settings.strategy.budget, &plans),
+        ledger: Ledger::new(spec.settings.strategy.charged_budget(), &plans),
         wanted: spec.settings.strategy.groups_wanted().map(|wanted| Wanted::new(wanted, plans.len())),
         plans,
         open: BTreeMap::new(),
@@ -437,7 +437,11 @@ impl Job<'_> {
             return if self.delivery.is_settled(position) { ScoreAnswer::NotNeeded } else { ScoreAnswer::NotFinished };
         };
         let Some(ended) = prompt.sample(index) else {
-            return if prompt.was_cancelled(index) || index >= prompt.bounds().1 { ScoreAnswer::NotNeeded } else { ScoreAnswer::NotFinished };
+            return if prompt.was_cancelled(index) || index >= prompt.bounds().1 {
+                ScoreAnswer::NotNeeded
+            } else {
+                ScoreAnswer::NotFinished
+            };
         };
         if prompt.outcome(index).is_resolved() {
             let same = match &reward {
@@ -454,15 +458,7 @@ impl Job<'_> {
         ScoreAnswer::Taken
     }
 
-    fn resolve(
-        &mut self,
-        position: usize,
-        index: u32,
-        outcome: Outcome,
-        reward: Option<f64>,
-        status: RewardStatus,
-        note: Option<String>,
-    ) {
+    fn resolve(&mut self, position: usize, index: u32, outcome: Outcome, reward: Option<f64>, status: RewardStatus, note: Option<String>) {
         // A verdict may come after its group has closed below it.
         let Some(prompt) = self.open.get_mut(&position) else { return };
         prompt.resolve(index, outcome, reward, status);
@@ -475,7 +471,7 @@ impl Job<'_> {
     /// is left to later prompts.
     pub(super) fn settle(&mut self, position: usize) {
         let (before, after) = (self.ledger.bounds(position), self.settle_one(position));
-        if self.spec.settings.strategy.budget.is_none() || before == after {
+        if self.spec.settings.strategy.charged_budget().is_none() || before == after {
             return;
         }
         let later: Vec<usize> = self.open.range(position + 1..).map(|(position, _)| *position).collect();

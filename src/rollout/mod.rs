@@ -21,8 +21,8 @@ pub mod spec;
 pub mod text;
 
 pub use job::{Context, Width};
-pub use journal::{Journal, MemoryJournal};
 pub use jobs::{Admission, JobLimits, Jobs, RecoverError, Refusal};
+pub use journal::{Journal, MemoryJournal};
 pub use pause::Pause;
 pub use record::{Ending, EventKind, JobRecord, JobState};
 pub use slots::Slots;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::plan::{Advantage, History, Strategy};
 use crate::engine::SamplingParams;
@@ -106,7 +106,7 @@ pub struct PromptSpec {
     /// Its reward as the request names it.
     pub reward: reward::Spec,
     /// The caller's notes, handed to webhooks.
-    pub metadata: Arc<Map<String, Value>>,
+    pub metadata: Arc<Value>,
     /// What earlier jobs of the namespace saw of this prompt, as of acceptance.
     pub history: Option<History>,
     /// The compiled reward; absent if the reference answer cannot be used (`bad_gold: fail_group`).
@@ -175,7 +175,7 @@ impl JobSpec {
             id: String,
             token_ids: Vec<u32>,
             reward: Value,
-            metadata: Map<String, Value>,
+            metadata: Value,
             history: Option<History>,
         }
         let damaged = |part: &'static str| move |e: serde_json::Error| FieldError::new(part, format!("cannot be read back: {e}"));

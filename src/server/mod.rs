@@ -16,6 +16,7 @@ pub mod request;
 mod rollouts;
 pub mod routes;
 mod score;
+mod scores;
 mod stream;
 
 use std::future::Future;
@@ -100,16 +101,13 @@ pub enum StartError {
     /// The jobs in the store cannot go on.
     #[error(transparent)]
     Recover(#[from] RecoverError),
-    /// The verifiers.
-    #[error("the reward pool cannot start: {0}")]
-    Rewards(String),
 }
 
 impl AppState {
     /// A server's state over an engine, its text side and a store; the store's open jobs go on. Must be called within a runtime.
     pub fn new(engine: Arc<dyn Engine>, text: Arc<dyn TextModel>, store: Store, options: Options) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::new()?);
-        let rewards = Pool::new(options.rewards, metrics.clone()).map_err(StartError::Rewards)?;
+        let rewards = Pool::new(options.rewards, metrics.clone());
         let pause = Pause::default();
         let context = Context {
             engine: engine.clone(),

@@ -334,7 +334,10 @@ fn read_namespace(namespace: Option<String>) -> Result<String, ApiError> {
 fn read_priority(priority: Option<i64>) -> Result<i64, ApiError> {
     let priority = priority.unwrap_or(0);
     if !(-1000..=1000).contains(&priority) {
-        return Err(ApiError::field("priority", format!("is {priority}; it must be between -1000 and 1000 (0 is usual, higher goes first)")));
+        return Err(ApiError::field(
+            "priority",
+            format!("is {priority}; it must be between -1000 and 1000 (0 is usual, higher goes first)"),
+        ));
     }
     Ok(priority)
 }
@@ -405,7 +408,7 @@ fn tokenize(
         (Err(_), BadGoldRule::FailGroup) => None,
         (Err(bad), BadGoldRule::Refuse) => return Err(ApiError::field(at(&format!("reward.{}", bad.field)), bad.problem)),
     };
-    let metadata = Arc::new(prompt.metadata);
+    let metadata = Arc::new(Value::Object(prompt.metadata));
     Ok(PromptSpec { id: prompt.id, token_ids: token_ids.into(), reward: prompt.reward, metadata, history: None, verifier })
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::Extension;
+use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;

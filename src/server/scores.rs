@@ -57,9 +57,10 @@ pub async fn pending(State(state): State<AppState>, Id(id): Id, query: RawQuery)
         while samples.len() < limit {
             let stored = state.jobs.store().unscored(record.key, after, limit as u32).await.map_err(ApiError::store)?;
             let Some(last) = stored.last() else { break };
-            after = Some((last.prompt, last.index));
+            after = Some((last.sample.prompt, last.sample.index));
             // Samples that a verifier of ours has at this moment have no verdict either.
-            let pull = stored.into_iter().filter_map(|sample| {
+            let pull = stored.into_iter().filter_map(|stored| {
+                let sample = stored.sample;
                 let prompt = spec.prompts.get(sample.prompt as usize)?;
                 prompt.verifier.as_ref()?.pull_timeout()?;
                 Some(Waiting {

@@ -243,7 +243,7 @@ pub struct ResumeSample {
 }
 
 /// What a restarted process needs to go on with a job.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resume {
     /// By (prompt, index). A prompt that has a group has no samples.
     pub samples: Vec<ResumeSample>,

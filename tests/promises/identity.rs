@@ -25,7 +25,8 @@ struct SlowJudge {
 
 impl Judge for SlowJudge {
     fn judge(&self, verifier: Arc<Verifier>, asked: Asked) -> BoxFuture<'static, Judged> {
-        let delay = self.most.mul_f64(unit(&[self.seed, mix(&asked.prompt_id.bytes().map(u64::from).collect::<Vec<_>>()), u64::from(asked.index)]));
+        let delay =
+            self.most.mul_f64(unit(&[self.seed, mix(&asked.prompt_id.bytes().map(u64::from).collect::<Vec<_>>()), u64::from(asked.index)]));
         async move {
             tokio::time::sleep(delay).await;
             Judged { verdict: verifier.judge(&asked.text), wall_clock_timeouts: 0 }
