@@ -5,6 +5,7 @@ mod assets;
 mod bad_models;
 mod bad_requests;
 mod blocks;
+mod crash;
 mod detokenize;
 mod engine;
 mod fake_engine;
