@@ -294,7 +294,7 @@ impl Store {
     /// The JSON of delivered groups whose place in the order of delivery is at least `cursor`, in that order. Blocks.
     pub fn groups(&self, job: i64, cursor: u64, limit: u32) -> Result<Vec<String>, StoreError> {
         // Unpacked without the connection: slow readers do not wait for each other.
-        self.read(|conn| read::groups(conn, job, cursor, limit))?.into_iter().map(read::group_text).collect()
+        self.read(|conn| read::groups(conn, job, cursor, limit))?.into_iter().map(|(_, packed)| read::group_text(packed)).collect()
     }
 
     /// The job with an id. Blocks.
