@@ -8,6 +8,7 @@
 //! written any more. (Going on would let a job believe in rows that are not there.)
 
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -89,7 +90,14 @@ impl Shared {
     }
 }
 
-pub(super) fn run(queue: &Receiver<Op>, shared: &Arc<Shared>) {
+/// The writer's thread. A panic in it, which would be an error of the program, poisons the store like a failed write.
+pub(super) fn run_guarded(queue: &Receiver<Op>, shared: &Arc<Shared>) {
+    if std::panic::catch_unwind(AssertUnwindSafe(|| run(queue, shared))).is_err() {
+        let _ = shared.poison.set("the store's writer stopped with an internal error; restart, no committed row is lost".into());
+    }
+}
+
+fn run(queue: &Receiver<Op>, shared: &Arc<Shared>) {
     let mut waiting = VecDeque::new();
     let mut full = false;
     loop {

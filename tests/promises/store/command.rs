@@ -74,7 +74,12 @@ async fn prune_gives_the_room_back() {
     let (_dir, path) = in_file();
     let server = open(&path);
     let job = server.admit(new_job("a")).await.unwrap();
-    let noise: String = (0..300_000u32).map(|i| char::from(33 + (i.wrapping_mul(2_654_435_761) >> 17) as u8 % 90)).collect();
+    let mut state = 1u64;
+    let mut noise = String::new();
+    for _ in 0..300_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        noise.push(char::from(33 + (state >> 57) as u8 % 90));
+    }
     server.group(adaroll::store::GroupRow { json: Some(noise), ..group(job, 0, Some(0)) }).await.unwrap();
     server.close(close(job)).await.unwrap();
     drop(server);

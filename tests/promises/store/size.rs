@@ -10,7 +10,6 @@ use super::{group, in_file, new_job, open};
 /// Words as they are used, from real problems.
 fn words() -> Vec<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gsm8k_problems.jsonl");
-    let path = std::env::var("ADAROLL_TEST_PROBLEMS").unwrap_or_else(|_| path.into());
     let file = std::fs::read_to_string(path).unwrap();
     let problems = file.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()["problem"].as_str().unwrap().to_owned());
     problems.flat_map(|p| p.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
@@ -51,8 +50,18 @@ fn realistic(draws: &mut Draws, words: &[String], job: i64, prompt: u32, index: 
     SampleRow { job, prompt, index, token_ids, logprobs, logprobs_raw: None, text, finish_reason, stop_match: None, weight_versions: spans }
 }
 
-fn as_json(s: &SampleRow) -> serde_json::Value {
-    serde_json::json!({"index": s.index, "token_ids": s.token_ids, "logprobs": s.logprobs, "text": s.text, "reward": 1.0})
+/// As a group carries it: f32 as shortest round trip.
+#[derive(serde::Serialize)]
+struct AsJson {
+    index: u32,
+    token_ids: Vec<u32>,
+    logprobs: Vec<f32>,
+    text: String,
+    reward: f64,
+}
+
+fn as_json(s: &SampleRow) -> AsJson {
+    AsJson { index: s.index, token_ids: s.token_ids.clone(), logprobs: s.logprobs.clone(), text: s.text.clone(), reward: 1.0 }
 }
 
 #[tokio::test]
