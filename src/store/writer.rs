@@ -23,6 +23,9 @@ pub const COMMIT_AFTER: Duration = Duration::from_millis(10);
 /// What is done after the commit. Dropped undone where the commit failed: who waits then reads the store's health.
 pub(super) type Finish = Option<Box<dyn FnOnce() + Send>>;
 
+/// What is done within the transaction.
+pub(super) type Run = Box<dyn FnOnce(&Connection) -> rusqlite::Result<Finish> + Send>;
+
 /// What an operation is, for durability and failpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -64,7 +67,7 @@ impl Kind {
 pub(super) struct Op {
     pub kind: Kind,
     /// Runs within a transaction. An error is a failed write and poisons the store; anything else that is wrong goes through `Finish`.
-    pub run: Box<dyn FnOnce(&Connection) -> rusqlite::Result<Finish> + Send>,
+    pub run: Run,
 }
 
 /// What the writer shares with the store's handles.

@@ -1,8 +1,9 @@
 //! Nothing that was acknowledged is lost, wherever the process dies; nothing that was not committed is half there.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use adaroll::failpoint::{Plan, Point, VARIABLE};
 use adaroll::store::Store;
@@ -39,11 +40,21 @@ async fn child() {
     }
 }
 
-/// Runs the child and returns what it acknowledged and whether SIGKILL ended it.
-fn run_child(path: &Path, failpoint: Option<&str>) -> (BTreeSet<String>, bool) {
+fn child_command(path: &Path) -> Command {
     let (_, module) = module_path!().split_once("::").unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([&format!("{module}::child"), "--exact", "--ignored", "--nocapture", "--test-threads=1"]).env(STORE, path);
+    command
+}
+
+/// What a line of the child acknowledges; the first one stands behind the test's name.
+fn ack(line: &str) -> Option<String> {
+    line.find("ack ").map(|at| line[at + 4..].to_owned())
+}
+
+/// Runs the child and returns what it acknowledged and whether SIGKILL ended it.
+fn run_child(path: &Path, failpoint: Option<&str>) -> (BTreeSet<String>, bool) {
+    let mut command = child_command(path);
     match failpoint {
         Some(name) => command.env(VARIABLE, name),
         None => command.env_remove(VARIABLE),
@@ -51,9 +62,7 @@ fn run_child(path: &Path, failpoint: Option<&str>) -> (BTreeSet<String>, bool) {
     let output = command.output().unwrap();
     let killed = std::os::unix::process::ExitStatusExt::signal(&output.status) == Some(9);
     assert!(killed || output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // The first line stands behind the test's name.
-    let lines = String::from_utf8(output.stdout).unwrap();
-    (lines.lines().filter_map(|l| l.find("ack ").map(|at| l[at + 4..].to_owned())).collect(), killed)
+    (String::from_utf8(output.stdout).unwrap().lines().filter_map(ack).collect(), killed)
 }
 
 /// What a store holds, in the words of the child. Half a prompt's samples would be missing here, and a group with its samples is refused.
@@ -96,6 +105,27 @@ fn a_process_killed_at_any_failpoint_loses_nothing_that_it_acknowledged() {
             assert_eq!(held.contains(row), is_there, "{failpoint}: {held:?}");
         }
     }
+}
+
+/// Killed from outside after each acknowledgement, wherever the child is by then.
+#[test]
+fn a_process_killed_at_any_moment_loses_nothing_that_it_acknowledged() {
+    let (mut lost_work, all) = (false, (JOBS * (2 + 2 * PROMPTS)) as usize);
+    for after in 1..all {
+        let (_dir, path) = in_file();
+        let mut child = child_command(&path).env_remove(VARIABLE).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let mut acknowledged: BTreeSet<String> = lines.by_ref().filter_map(|l| ack(&l)).take(after).collect();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // What it said between the line and the signal counts too.
+        acknowledged.extend(lines.filter_map(|l| ack(&l)));
+        assert!(acknowledged.len() >= after);
+        let held = held(&open(&path));
+        assert!(acknowledged.is_subset(&held), "lost {:?}", acknowledged.difference(&held));
+        lost_work |= held.len() < all;
+    }
+    assert!(lost_work, "the child was never killed in the middle of its work");
 }
 
 #[test]
