@@ -4,6 +4,7 @@ pub mod bench;
 pub mod check;
 pub mod generate;
 pub mod inspect;
+pub mod jobs;
 pub mod open;
 pub mod prompts;
 pub mod score;

@@ -24,6 +24,7 @@ mod sampler;
 mod sampling_runs;
 mod server_kit;
 mod smollm2;
+mod store;
 mod templates;
 mod text_cases;
 mod timing;
