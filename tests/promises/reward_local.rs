@@ -112,6 +112,7 @@ fn choice_finds_what_the_text_settles_on() {
         ("The answer is not B.", None),
         ("It isn't B", None),
         ("Answer: Bee", None),
+        ("Answer: B\u{fc}cher", None),
         ("The answer is E", None),
         ("vitamin-rich food", None),
         ("Options:\nA. 1\nB. 2\nC. 3\nD. 4", None),
@@ -134,6 +135,11 @@ fn choice_finds_what_the_text_settles_on() {
         (words("no"), "I know", false),
         (words("no"), "Answer: no", true),
         (words("unknown"), "the answer is unknown to me", true),
+        (
+            json!({"kind": "choice", "answer": "\u{43d}\u{435}\u{442}", "choices": ["\u{434}\u{430}", "\u{43d}\u{435}\u{442}"]}),
+            "Answer: \u{43d}\u{435}\u{442}.",
+            true,
+        ),
         (json!({"kind": "choice", "answer": "10", "choices": ["1", "10"]}), "answer: 10", true),
         (json!({"kind": "choice", "answer": "1", "choices": ["1", "10"]}), "answer: 10", false),
     ]);
@@ -198,11 +204,11 @@ fn schemas_that_call_themselves_end() {
     let text = format!("{}{}", "[".repeat(120), "]".repeat(120));
     for schema in schemas {
         let text = text.clone();
-        let judged = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
-            println!("{schema}");
-            Spec::read(&json!({"kind": "json", "schema": schema})).map(|spec| spec.compile().unwrap().judge(&text))
-        });
-        println!("{:?}", judged.unwrap().join().unwrap());
+        let judged = std::thread::Builder::new()
+            .stack_size(2 << 20)
+            .spawn(move || Spec::read(&json!({"kind": "json", "schema": schema})).map(|spec| spec.compile().unwrap().judge(&text)));
+        let judged = judged.unwrap().join().unwrap();
+        assert!(matches!(judged, Ok(Verdict::Scored(_)) | Err(_)), "{judged:?}");
     }
 }
 
