@@ -99,7 +99,14 @@ fn choice_finds_what_the_text_settles_on() {
         ("**B**\n\nIt is the capital.", Some("B")),
         ("I would go with B", Some("B")),
         ("therefore, (C).", Some("C")),
+        ("Option A is 1, option D is 4. Therefore B.", Some("B")),
+        ("The correct option is C, option D is not", Some("C")),
+        ("My choice: C", Some("C")),
+        ("I can't pick A. So the answer is D", Some("D")),
+        ("Final answer:\n\n**C**", Some("C")),
         // Not clear.
+        ("I would not pick B for this", None),
+        ("Option A is 1. Option B is 2. Option C is 3", None),
         ("", None),
         ("no idea", None),
         ("a", Some("A")),
@@ -336,7 +343,7 @@ async fn the_pool_counts_verdicts() {
 
 #[tokio::test]
 async fn a_verifier_that_does_not_end_in_time_fails() {
-    let settings = PoolSettings { workers: 1, local_timeout: Duration::ZERO, ..PoolSettings::default() };
+    let settings = PoolSettings { workers: 1, local_timeout_s: 0.0, ..PoolSettings::default() };
     let pool = Pool::new(settings, metrics());
     let long = "1,".repeat(2_000_000);
     let judged = pool.judge(compile(json!({"kind": "math", "answer": "1"})), asked(0, &long)).await;

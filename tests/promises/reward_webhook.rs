@@ -356,4 +356,6 @@ async fn only_listed_hosts_are_asked() {
     }
     let settings = PoolSettings { webhook_batch: 0, ..PoolSettings::default() };
     assert_eq!(settings.check().unwrap_err().path, "webhook_batch");
+    let settings = PoolSettings { local_timeout_s: f64::NAN, ..PoolSettings::default() };
+    assert_eq!(settings.check().unwrap_err().path, "local_timeout_s");
 }
