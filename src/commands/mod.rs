@@ -6,5 +6,6 @@ pub mod generate;
 pub mod inspect;
 pub mod open;
 pub mod prompts;
+pub mod rollout;
 pub mod score;
 pub mod serve;
