@@ -25,6 +25,8 @@ impl Kit {
     }
 
     pub async fn with(manner: Manner, options: Options) -> Self {
+        // The client is built without a TLS provider of its own; a second installation is refused and harmless.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let engine = FakeEngine::new(manner);
         let seen = engine.seen.clone();
         let state = AppState::new(engine, Arc::new(FakeText), options).unwrap();
