@@ -54,6 +54,10 @@ pub fn of_serde(path: &serde_path_to_error::Path, error: &serde_json::Error) -> 
     if let Some((field, _)) = named("missing field `") {
         return FieldError::new(join(&path, field), "is missing");
     }
+    if let Some((field, _)) = named("duplicate field `") {
+        let path = if path == field || path.ends_with(&format!(".{field}")) { path } else { join(&path, field) };
+        return FieldError::new(path, "is given twice; give it once");
+    }
     if let Some((field, rest)) = named("unknown field `") {
         let path = if path == field || path.ends_with(&format!(".{field}")) { path } else { join(&path, field) };
         return FieldError::new(path, format!("is not a field here{}; remove it", rest.trim_end()));

@@ -131,6 +131,8 @@ async fn every_request_has_an_id_and_a_line_without_secrets() {
     let written = Written::default();
     let sink = written.clone();
     let logs = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || sink.clone()).with_max_level(tracing::Level::DEBUG);
+    // With one subscriber alone, a callsite that another test's thread meets first would be switched off for all of them.
+    let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     let _logs = tracing::subscriber::set_default(logs.finish());
     let kit = guarded().await;
     let get = |id: Option<&'static str>| {
