@@ -33,12 +33,12 @@ fn id() -> Value {
 }
 
 fn cursor(of: &str) -> Value {
-    json!({"name": "cursor", "in": "query", "description": format!("Position of the first {of} wanted, counted from 0."),
+    json!({"name": "cursor", "in": "query", "required": false, "description": format!("Position of the first {of} wanted, counted from 0."),
         "schema": {"type": "integer", "minimum": 0, "maximum": u64::MAX, "default": 0}})
 }
 
 fn limit(limits: &Limits, of: &str) -> Value {
-    json!({"name": "limit", "in": "query", "description": format!("Most {of} wanted."),
+    json!({"name": "limit", "in": "query", "required": false, "description": format!("Most {of} wanted."),
         "schema": {"type": "integer", "minimum": 1, "maximum": limits.max_groups_page, "default": limits.max_groups_page}})
 }
 

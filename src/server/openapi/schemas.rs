@@ -96,11 +96,11 @@ fn request(limits: &Limits) -> Value {
         }), "Exactly one of `messages`, `text` and `token_ids`, and how samples are scored."),
             "oneOf", json!([{"required": ["messages"]}, {"required": ["text"]}, {"required": ["token_ids"]}])),
         "Message": json!({"type": "object", "required": ["role"], "properties": {"role": {"type": "string", "examples": ["system", "user", "assistant"]},
-            "content": {"description": "As the model's chat template reads it, usually a string."}}}),
+            "content": {"type": ["string", "array", "object", "null"], "description": "As the model's chat template reads it, usually a string."}}}),
         "Reward": json!({"type": "object", "required": ["kind"], "description":
             "How samples are scored; the other fields depend on `kind`. `pull`: the client posts the scores itself.",
             "properties": {"kind": names(&["math", "exact", "regex", "choice", "json", "webhook", "pull"], "The verifier."),
-                "answer": {"description": "The reference answer."}},
+                "answer": {"type": ["string", "number", "boolean", "array", "object", "null"], "description": "The reference answer; a string for math, exact, regex and choice."}},
             "examples": [{"kind": "math", "answer": "72"}]}),
         "Strategy": json!({"type": ["object", "null"], "description":
             "Which samples are drawn. `sequential` samples each prompt until its exit; `uniform` draws group_size each; `dapo` as uniform until enough groups have contrast; \
@@ -216,7 +216,7 @@ fn jobs() -> Value {
         "state": state(),
         "error": {"type": ["string", "null"], "description": "Why it failed."},
         "statistics": refer("JobStatistics"),
-        "strategy": {"type": "object"}, "advantage": {}, "weights_version": count("Pinned when the job was accepted."),
+        "strategy": {"type": "object"}, "advantage": {"type": ["string", "object"]}, "weights_version": count("Pinned when the job was accepted."),
         "namespace": {"type": "string"}, "priority": {"type": "integer"}, "deadline_s": {"type": ["number", "null"]},
         "order": {"type": "string"}, "sampling": {"type": "object"}, "seed": count("As given or drawn."),
         "on_weight_update": {"type": "string"}, "bad_gold": {"type": "string"}, "return": {"type": "object"}
