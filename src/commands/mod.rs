@@ -7,5 +7,6 @@ pub mod inspect;
 pub mod jobs;
 pub mod open;
 pub mod prompts;
+pub mod rollout;
 pub mod score;
 pub mod serve;
