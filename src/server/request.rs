@@ -18,7 +18,7 @@ use super::limits::Limits;
 use crate::engine::{EngineInfo, SamplingParams};
 use crate::field::{self, FieldError, Object};
 use crate::reward;
-use crate::rollout::plan::{Advantage, Sequential};
+use crate::rollout::plan::{Advantage, Strategy};
 use crate::rollout::{BadGoldRule, JobSpec, Order, PromptSpec, Return, Settings, TextModel};
 
 /// The request as the caller writes it. Fields of several shapes are read later, so that errors can say what is supported.
@@ -115,7 +115,7 @@ pub struct RolloutRequest {
     /// Prompts in order.
     pub prompts: Vec<PromptRequest>,
     /// Strategy.
-    pub strategy: Sequential,
+    pub strategy: Strategy,
     /// Advantage.
     pub advantage: Advantage,
     /// Weights.
@@ -151,18 +151,22 @@ impl RolloutRequest {
             ));
         }
         let strategy = match &written.strategy {
-            None => Sequential::default(),
-            Some(strategy) => Sequential::read(strategy).map_err(|e| e.within("strategy"))?,
+            None => Strategy::default(),
+            Some(strategy) => Strategy::read(strategy).map_err(|e| e.within("strategy"))?,
         };
         if strategy.max_samples > limits.max_samples {
             let problem = format!("is {}, above this server's limit of {}", strategy.max_samples, limits.max_samples);
             return Err(ApiError::field("strategy.max_samples", problem));
         }
+        strategy.check(written.prompts.len()).map_err(|e| e.within("strategy"))?;
         Ok(RolloutRequest {
             job_id: written.job_id,
             prompts: read_prompts(written.prompts)?,
             strategy,
-            advantage: read_advantage(written.advantage.as_ref())?,
+            advantage: match &written.advantage {
+                None => Advantage::default(),
+                Some(advantage) => Advantage::read(advantage).map_err(|e| e.within("advantage"))?,
+            },
             weights: read_weights(written.weights.as_ref())?,
             order: written.order.unwrap_or_default(),
             sampling: written.sampling.unwrap_or_default().0,
@@ -306,20 +310,6 @@ fn read_prompts(written: Vec<Object<WrittenPrompt>>) -> Result<Vec<PromptRequest
         prompts.push(PromptRequest { id, input, reward, metadata: prompt.metadata.unwrap_or_default() });
     }
     Ok(prompts)
-}
-
-fn read_advantage(value: Option<&Value>) -> Result<Advantage, ApiError> {
-    let supported = Advantage::NAMES.join(", ");
-    match value {
-        None => Ok(Advantage::Ada),
-        Some(Value::String(name)) => Advantage::from_name(name).ok_or_else(|| {
-            ApiError::field("advantage", format!("is {name:?}, which this server does not compute; supported: {supported}"))
-        }),
-        Some(Value::Object(_)) => {
-            Err(ApiError::field("advantage", format!("as baseline and objective is not supported by this server; use a name: {supported}")))
-        }
-        Some(other) => Err(ApiError::field("advantage", format!("is {other}; use a name: {supported}"))),
-    }
 }
 
 fn read_weights(value: Option<&Value>) -> Result<Weights, ApiError> {

@@ -1,16 +1,75 @@
-//! A request's strategy, read and turned into a [`Plan`].
+//! A request's strategy: what every prompt's [`Plan`] is, and how many of its samples a trainer gets.
 //!
-//! Only `sequential` is here: sample a prompt in index order until its exit. Others join as further kinds.
+//! Two shapes: a plan with an exit (`uniform`, `dapo`, `sequential`) and an allocation of a budget from the prompts' histories
+//! (`estimate`). What a request writes is read in `read.rs`; what [`Serialize`] prints, [`Strategy::read`] reads back to an equal value,
+//! because jobs are restored from it.
 
-use serde::ser::SerializeStruct;
+mod allocation;
+mod read;
+
+use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::Value;
 
 use super::plan::{Plan, default_max_failed};
-use crate::field::{self, FieldError};
+use crate::field::FieldError;
 
 /// Names of the strategies this server runs.
-pub const KINDS: [&str; 1] = ["sequential"];
+pub const KINDS: [&str; 4] = ["uniform", "dapo", "sequential", "estimate"];
+
+/// A strategy with every default filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Strategy {
+    /// The rule, with the settings that only it has.
+    pub kind: Kind,
+    /// Samples kept per prompt (n); for `estimate` what a prompt gets on average where `budget` is left out.
+    pub group_size: u32,
+    /// Samples drawn per prompt at most (N_max).
+    pub max_samples: u32,
+    /// A reward above this is positive.
+    pub positive_above: f64,
+    /// More failed samples than this end the group as failed; `None` is a tenth of each prompt's N_max, at least 1.
+    pub max_failed: Option<u32>,
+    /// What an answer that exceeds a verifier's limit counts as.
+    pub limit_counts: LimitCounts,
+    /// Leave truncated answers out instead of counting them as negative.
+    pub mask_truncated: bool,
+    /// Samples for the whole request, charged in request order.
+    pub budget: Option<u64>,
+    /// Weight of a prompt's history as the width planner's prior; 0 is off. It never changes a group.
+    pub history_prior: f64,
+    /// How much of a prompt's history stays when a job adds to it.
+    pub history_decay: f64,
+}
+
+/// The rule of a strategy.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    /// n samples of each prompt.
+    Uniform,
+    /// n samples of each prompt; groups without signal are dropped, until enough are kept.
+    Dapo {
+        /// Groups with signal that end the job: the first ones by request order.
+        groups_wanted: u32,
+    },
+    /// Sample a prompt in index order until its exit.
+    Sequential {
+        /// When to stop.
+        exit: ExitRule,
+        /// The exit is tested after every so many samples (M).
+        round_size: u32,
+        /// Stop a prompt whose first so many samples are all positive; 0 is off.
+        straight_positives: u32,
+    },
+    /// Share a budget among the prompts in proportion to `1 / sqrt(p + epsilon)`, and train on every draw.
+    Estimate {
+        /// Every prompt gets at least so many.
+        min_samples: u32,
+        /// `a` and `b` of `p = (S + a) / (N + a + b)`.
+        prior: (f64, f64),
+        /// Keeps the share of a prompt that nothing solves finite.
+        epsilon: f64,
+    },
+}
 
 /// When a prompt has been sampled enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -43,209 +102,161 @@ pub enum LimitCounts {
     Skip,
 }
 
-/// The `sequential` strategy with every default filled in.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sequential {
-    /// When to stop.
-    pub exit: ExitRule,
-    /// Samples kept per prompt (n).
-    pub group_size: u32,
-    /// Samples drawn per prompt at most (N_max).
-    pub max_samples: u32,
-    /// The exit is tested after every so many samples (M).
-    pub round_size: u32,
-    /// A reward above this is positive.
-    pub positive_above: f64,
-    /// Stop a prompt whose first so many samples are all positive; 0 is off.
-    pub straight_positives: u32,
-    /// More failed samples than this end the group as failed.
-    pub max_failed: u32,
-    /// What an answer that exceeds a verifier's limit counts as.
-    pub limit_counts: LimitCounts,
-    /// Leave truncated answers out instead of counting them as negative.
-    pub mask_truncated: bool,
+/// What earlier jobs saw of a prompt: decayed counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct History {
+    /// Counted outcomes.
+    pub n: f64,
+    /// Of these, positive.
+    pub s: f64,
 }
 
-impl Default for Sequential {
+impl History {
+    /// The history after a job that counted `n` outcomes, `s` of them positive.
+    #[must_use]
+    pub fn updated(self, decay: f64, n: f64, s: f64) -> Self {
+        History { n: decay * self.n + n, s: decay * self.s + s }
+    }
+
+    /// The pass rate, if anything was counted.
+    pub fn pass_rate(self) -> Option<f64> {
+        (self.n > 0.0).then(|| self.s / self.n)
+    }
+}
+
+impl Default for Strategy {
     fn default() -> Self {
-        Sequential {
-            exit: ExitRule::Balance,
+        Strategy {
+            kind: Kind::Sequential { exit: ExitRule::Balance, round_size: 1, straight_positives: 0 },
             group_size: 4,
             max_samples: 32,
-            round_size: 1,
             positive_above: 0.5,
-            straight_positives: 0,
-            max_failed: default_max_failed(32),
+            max_failed: None,
             limit_counts: LimitCounts::Negative,
             mask_truncated: false,
+            budget: None,
+            history_prior: 0.0,
+            history_decay: 0.9,
         }
     }
 }
 
-/// As the caller writes it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    #[serde(rename = "kind")]
-    _kind: Option<String>,
-    exit: Option<Value>,
-    group_size: Option<u32>,
-    max_samples: Option<u32>,
-    round_size: Option<u32>,
-    positive_above: Option<f64>,
-    straight_positives: Option<u32>,
-    max_failed: Option<u32>,
-    limit_counts: Option<LimitCounts>,
-    mask_truncated: Option<bool>,
-    budget: Option<Value>,
-    groups_wanted: Option<Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Counts {
-    positives: u32,
-    negatives: u32,
-}
-
-impl Sequential {
-    /// Reads a request's `strategy`; error paths are relative to it.
-    pub fn read(value: &Value) -> Result<Self, FieldError> {
-        if !value.is_object() {
-            return Err(FieldError::new(
-                "",
-                format!("must be an object such as {{\"kind\": \"sequential\"}}; supported kinds: {}", KINDS.join(", ")),
-            ));
+impl Kind {
+    /// Its name in a request.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Uniform => "uniform",
+            Kind::Dapo { .. } => "dapo",
+            Kind::Sequential { .. } => "sequential",
+            Kind::Estimate { .. } => "estimate",
         }
-        match value.get("kind") {
-            None | Some(Value::Null) => {}
-            Some(Value::String(kind)) if KINDS.contains(&kind.as_str()) => {}
-            Some(other) => {
-                return Err(FieldError::new(
-                    "kind",
-                    format!("is {other}, which this server does not run; supported: {}", KINDS.join(", ")),
-                ));
+    }
+}
+
+impl Strategy {
+    /// One plan per prompt, in request order; `history` has one entry per prompt. Call [`Strategy::check`] first.
+    pub fn plans(&self, history: &[Option<History>]) -> Vec<Plan> {
+        match self.kind {
+            Kind::Estimate { min_samples, prior: (a, b), epsilon } => {
+                let weight = |history: &Option<History>| {
+                    let History { n, s } = history.unwrap_or_default();
+                    1.0 / ((s + a) / (n + a + b) + epsilon).sqrt()
+                };
+                let weights: Vec<f64> = history.iter().map(weight).collect();
+                let shares = allocation::shares(&weights, min_samples, self.max_samples, self.total(history.len()));
+                shares.into_iter().map(|n| self.plan(0, 0, n, n)).collect()
             }
+            _ => vec![self.common_plan(); history.len()],
         }
-        let written: Written = field::parse(value)?;
-        for (name, value) in [("budget", &written.budget), ("groups_wanted", &written.groups_wanted)] {
-            if value.is_some() {
-                return Err(FieldError::new(name, "is not supported by this server; leave it out or null"));
-            }
-        }
-        let default = Sequential::default();
-        let max_samples = written.max_samples.unwrap_or(default.max_samples);
-        let strategy = Sequential {
-            exit: written.exit.map_or(Ok(default.exit), |exit| ExitRule::read(&exit).map_err(|e| e.within("exit")))?,
-            group_size: written.group_size.unwrap_or(default.group_size),
-            max_samples,
-            round_size: written.round_size.unwrap_or(default.round_size),
-            positive_above: written.positive_above.unwrap_or(default.positive_above),
-            straight_positives: written.straight_positives.unwrap_or(0),
-            max_failed: written.max_failed.unwrap_or(default_max_failed(max_samples)),
-            limit_counts: written.limit_counts.unwrap_or_default(),
-            mask_truncated: written.mask_truncated.unwrap_or(false),
-        };
-        strategy.validate()?;
-        Ok(strategy)
     }
 
-    fn validate(&self) -> Result<(), FieldError> {
-        let fail = |field: &str, problem: String| Err(FieldError::new(field, problem));
-        let n_max = self.max_samples;
-        if self.group_size < 2 {
-            return fail("group_size", format!("is {}; a group needs at least 2 samples to show a contrast", self.group_size));
-        }
-        if n_max == 0 {
-            return fail("max_samples", "is 0; allow at least 1 sample".into());
-        }
-        if self.group_size > n_max {
-            return fail("group_size", format!("is {}, above max_samples {n_max}; lower one or raise the other", self.group_size));
-        }
-        if self.round_size == 0 || self.round_size > n_max {
-            return fail("round_size", format!("is {}; it must be between 1 and max_samples ({n_max})", self.round_size));
-        }
-        if !(0.0..1.0).contains(&self.positive_above) {
-            return fail(
-                "positive_above",
-                format!("is {}; rewards are 0 or 1 here, so it must be at least 0 and below 1", self.positive_above),
-            );
-        }
-        if self.straight_positives != 0 && !(self.group_size..=n_max).contains(&self.straight_positives) {
-            let problem = format!(
-                "is {}; it must be 0 (off) or between group_size ({}) and max_samples ({n_max})",
-                self.straight_positives, self.group_size
-            );
-            return fail("straight_positives", problem);
-        }
-        if self.max_failed > n_max {
-            return fail("max_failed", format!("is {}, above max_samples {n_max}; lower it", self.max_failed));
-        }
-        let plan = self.plan();
-        if u64::from(plan.k_pos) + u64::from(plan.k_neg) > u64::from(n_max) {
-            let problem = format!("wants {} positives and {} negatives, more than max_samples ({n_max}) can give", plan.k_pos, plan.k_neg);
-            return fail("exit", problem);
-        }
-        Ok(())
-    }
-
-    /// The plan that this strategy follows.
-    pub fn plan(&self) -> Plan {
+    /// The plan of every prompt, where all have the same.
+    fn common_plan(&self) -> Plan {
         let n = self.group_size;
-        let (k_pos, k_neg) = match self.exit {
-            ExitRule::Positive => (1, 0),
-            ExitRule::Signal => (1, 1),
-            ExitRule::Balance => (n / 2, n - n / 2),
-            ExitRule::Counts { positives, negatives } => (positives, negatives),
-        };
-        Plan {
-            k_pos,
-            k_neg,
-            n_max: self.max_samples,
-            m: self.round_size,
-            straight_pos: self.straight_positives,
-            max_failed: self.max_failed,
-        }
-    }
-}
-
-impl ExitRule {
-    fn read(value: &Value) -> Result<Self, FieldError> {
-        const HELP: &str = "use \"positive\", \"signal\", \"balance\", or {\"positives\": a, \"negatives\": b}";
-        match value {
-            Value::String(name) => match name.as_str() {
-                "positive" => Ok(ExitRule::Positive),
-                "signal" => Ok(ExitRule::Signal),
-                "balance" => Ok(ExitRule::Balance),
-                other => Err(FieldError::new("", format!("is {other:?}, which is no exit; {HELP}"))),
-            },
-            Value::Object(_) => {
-                let Counts { positives, negatives } = field::parse(value)?;
-                if positives == 0 && negatives == 0 {
-                    return Err(FieldError::new("", format!("wants nothing; {HELP} with at least one above 0")));
-                }
-                Ok(ExitRule::Counts { positives, negatives })
+        match self.kind {
+            Kind::Sequential { exit, round_size, straight_positives } => {
+                let (k_pos, k_neg) = match exit {
+                    ExitRule::Positive => (1, 0),
+                    ExitRule::Signal => (1, 1),
+                    ExitRule::Balance => (n / 2, n - n / 2),
+                    ExitRule::Counts { positives, negatives } => (positives, negatives),
+                };
+                Plan { straight_pos: straight_positives, ..self.plan(k_pos, k_neg, self.max_samples, round_size) }
             }
-            other => Err(FieldError::new("", format!("is {other}, which is no exit; {HELP}"))),
+            _ => self.plan(0, 0, n, n),
+        }
+    }
+
+    fn plan(&self, k_pos: u32, k_neg: u32, n_max: u32, m: u32) -> Plan {
+        Plan { max_failed: self.max_failed.unwrap_or(default_max_failed(n_max)), ..Plan::new(k_pos, k_neg, n_max, m) }
+    }
+
+    /// The budget of `estimate` for so many prompts.
+    fn total(&self, prompts: usize) -> u64 {
+        self.budget.unwrap_or(u64::from(self.group_size) * prompts as u64)
+    }
+
+    /// How many samples of a prompt with this plan are kept: all draws, except for `sequential`.
+    pub fn kept_size(&self, plan: &Plan) -> u32 {
+        match self.kind {
+            Kind::Sequential { .. } => self.group_size,
+            Kind::Uniform | Kind::Dapo { .. } | Kind::Estimate { .. } => plan.n_max,
+        }
+    }
+
+    /// Refuses what cannot be met with this number of prompts.
+    pub fn check(&self, prompts: usize) -> Result<(), FieldError> {
+        match self.kind {
+            Kind::Dapo { groups_wanted } if groups_wanted as usize > prompts => {
+                let problem = format!("is {groups_wanted}, but the request has {prompts} prompts; want fewer groups or send more prompts");
+                Err(FieldError::new("groups_wanted", problem))
+            }
+            Kind::Estimate { min_samples, .. } => {
+                let of = |each: u32| u64::from(each) * prompts as u64;
+                let (least, most, total) = (of(min_samples), of(self.max_samples), self.total(prompts));
+                if (least..=most).contains(&total) {
+                    return Ok(());
+                }
+                let default = if self.budget.is_none() { " (group_size for each prompt)" } else { "" };
+                let problem = format!(
+                    "is {total}{default}, but {prompts} prompts with min_samples {min_samples} and max_samples {} take {least} to {most} \
+                     samples; choose a budget in that range or move the limits",
+                    self.max_samples
+                );
+                Err(FieldError::new("budget", problem))
+            }
+            _ => Ok(()),
         }
     }
 }
 
-impl Serialize for Sequential {
+impl Serialize for Strategy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("Sequential", 12)?;
-        out.serialize_field("kind", "sequential")?;
-        out.serialize_field("exit", &self.exit)?;
-        out.serialize_field("group_size", &self.group_size)?;
-        out.serialize_field("max_samples", &self.max_samples)?;
-        out.serialize_field("round_size", &self.round_size)?;
-        out.serialize_field("positive_above", &self.positive_above)?;
-        out.serialize_field("straight_positives", &self.straight_positives)?;
-        out.serialize_field("max_failed", &self.max_failed)?;
-        out.serialize_field("limit_counts", &self.limit_counts)?;
-        out.serialize_field("mask_truncated", &self.mask_truncated)?;
-        out.serialize_field("budget", &None::<u64>)?;
-        out.serialize_field("groups_wanted", &None::<u64>)?;
+        let mut out = serializer.serialize_map(None)?;
+        out.serialize_entry("kind", self.kind.name())?;
+        match &self.kind {
+            Kind::Uniform => {}
+            Kind::Dapo { groups_wanted } => out.serialize_entry("groups_wanted", groups_wanted)?,
+            Kind::Sequential { exit, round_size, straight_positives } => {
+                out.serialize_entry("exit", exit)?;
+                out.serialize_entry("round_size", round_size)?;
+                out.serialize_entry("straight_positives", straight_positives)?;
+            }
+            Kind::Estimate { min_samples, prior, epsilon } => {
+                out.serialize_entry("min_samples", min_samples)?;
+                out.serialize_entry("prior", prior)?;
+                out.serialize_entry("epsilon", epsilon)?;
+            }
+        }
+        out.serialize_entry("group_size", &self.group_size)?;
+        out.serialize_entry("max_samples", &self.max_samples)?;
+        out.serialize_entry("positive_above", &self.positive_above)?;
+        out.serialize_entry("max_failed", &self.max_failed)?;
+        out.serialize_entry("limit_counts", &self.limit_counts)?;
+        out.serialize_entry("mask_truncated", &self.mask_truncated)?;
+        out.serialize_entry("budget", &self.budget)?;
+        out.serialize_entry("history_prior", &self.history_prior)?;
+        out.serialize_entry("history_decay", &self.history_decay)?;
         out.end()
     }
 }
