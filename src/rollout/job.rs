@@ -525,7 +525,7 @@ impl Job<'_> {
             None => Group::of_bad_gold(),
             Some(_) => {
                 let size = settings.strategy.kept_size(plan);
-                Group::form(plan, exit, &prompt.seen(exit), size, &settings.advantage, asked.history)
+                Group::form(plan, exit, &prompt.seen(exit), size, settings.advantage, asked.history)
             }
         };
         if let Some(wanted) = &mut self.wanted {

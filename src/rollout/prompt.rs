@@ -46,7 +46,7 @@ pub struct OpenPrompt {
     next: u32,
     allowance: Allowance,
     bound: Exit,
-    earliest: u32,
+    earliest_end: u32,
     /// Wall-clock timeouts that its rewards met.
     pub timeouts: u64,
     /// When its first sample was submitted.
@@ -69,7 +69,7 @@ impl OpenPrompt {
             next: 0,
             allowance: Allowance { least: plan.n_max, most: plan.n_max },
             bound: plan.bound(&[]),
-            earliest: plan.earliest(&[]),
+            earliest_end: plan.earliest_end(&[]),
             timeouts: 0,
             first_submitted: None,
             satisfied_at: None,
@@ -114,7 +114,7 @@ impl OpenPrompt {
 
     /// Bounds of the number of indices below its exit, as far as they are known, without the budget's.
     pub fn bounds(&self) -> (u32, u32) {
-        (self.earliest, self.bound.t)
+        (self.earliest_end, self.bound.t)
     }
 
     /// The budget leaves this much to the prompt. Says whether that is news.
@@ -155,7 +155,7 @@ impl OpenPrompt {
             *slot = outcome;
         }
         self.bound = self.plan.bound(&self.outcomes);
-        self.earliest = self.plan.earliest(&self.outcomes);
+        self.earliest_end = self.plan.earliest_end(&self.outcomes);
         if self.bound.kind != ExitKind::Cap {
             self.satisfied_at.get_or_insert_with(Instant::now);
         }

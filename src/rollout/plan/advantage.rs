@@ -1,365 +1,330 @@
-//! How much better a kept sample is than its baseline.
+//! How much better a kept sample is than its baseline, and how that is scaled.
 //!
-//! Two settings: a *baseline* that is subtracted from the reward, and an *objective* that says what the group's gradient should be
-//! proportional to. With a kept positive share s and A = r - p, the expected gradient is w(p) grad p with
-//! w = [s(1-p)^2 + (1-s)p^2] / (p(1-p)): balanced groups already weigh hard prompts more. An objective f undoes that and puts f'(p) in its
-//! place, in one of two forms:
-//!
-//! - `kappa`: (r - baseline) kappa with kappa = C / [s(1-p)^2 + (1-s)p^2] and C = f'(p) p (1-p), clipped;
-//! - `stratified`: +C n/n+ for positives and -C n/n- for negatives, whatever the baseline.
-//!
-//! Names stand for usual pairs.
+//! With a kept positive share s and `A = r - p` the expected gradient is `w(p) grad p`, `w = [s(1-p)^2 + (1-s)p^2] / (p(1-p))`. An
+//! [`Objective`] f asks for `w = f'(p)`: `kappa` multiplies `r - baseline` by `f'(p) p (1-p) / [s(1-p)^2 + (1-s)p^2]`, `stratified` gives
+//! every positive `C n/n+` and every negative `-C n/n-` with `C = f'(p) p (1-p)`. Nothing here is ever infinite or NaN: a scale that
+//! needs a pass rate is applied only where both classes were kept.
 
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
-use super::estimate::History;
+use super::strategy::History;
 use crate::field::{self, FieldError};
 
-/// Added to the standard deviation of `grpo`.
+/// Added to what `grpo` and `ada_est` divide by.
 const EPSILON: f64 = 1e-6;
-/// Added to the mean below the root of `ada_est`, and the least rate that a reward is divided by.
-const EPSILON_MEAN: f64 = 1e-2;
-/// Kappa is clipped here unless the request says otherwise.
-const CLIP: f64 = 100.0;
 
-/// What is subtracted from a reward.
+/// Where kappa is cut unless the request says otherwise.
+const CLIP: f64 = 10.0;
+
+/// A baseline and a scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Advantage {
+    /// What is subtracted from a reward. Stratified advantages do not look at it.
+    pub baseline: Baseline,
+    /// What the difference is multiplied by.
+    pub scale: Scale,
+}
+
+/// What a reward is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Baseline {
-    /// Mean of the kept samples.
+    /// Mean reward of the kept samples.
     Group,
-    /// Mean of the other kept samples.
+    /// Mean reward of the other kept samples.
     LeaveOneOut,
-    /// S/N: mean of every sample that the plan saw.
+    /// Mean reward of every sample that the plan saw.
     Plan,
-    /// The prompt's pass rate in earlier jobs; S/N where there were none.
+    /// Pass rate of the prompt in earlier jobs; the plan mean where there is none.
     History,
 }
 
-/// How the difference is scaled by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+/// What `r - baseline` is multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
-    /// Not at all.
-    One,
-    /// By 1/(std + 1e-6) of the kept samples, with the n - 1 deviation.
-    Std,
-    /// By 1/baseline.
-    Mean,
-    /// By 1/sqrt(baseline + 0.01).
-    RootMean,
+    /// 1.
+    None,
+    /// `1 / (std + 1e-6)` of the kept rewards, with the `n - 1` deviation (`grpo`).
+    Deviation,
+    /// `1 / sqrt(p + 1e-6)`, p = S/N (`ada_est`).
+    RootRate,
+    /// `1 / p`, p = S/N (`ada_v3`).
+    Rate,
+    /// `1 / s`, s the kept positive share (`maxrl`).
+    KeptRate,
+    /// What makes the expected gradient that of an objective.
+    Objective {
+        /// f.
+        objective: Objective,
+        /// How it is reached.
+        form: Form,
+        /// The pass rate that f' is taken at.
+        p: RateSource,
+        /// Largest kappa; `stratified` does not look at it.
+        clip: f64,
+    },
 }
 
-/// The function of the pass rate whose gradient the group should give.
+/// The function f of the pass rate that is climbed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Function {
-    /// f = p.
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Objective {
+    /// p.
     Linear,
-    /// f = log p.
+    /// log p.
     Log,
-    /// f = p^a / a; at a = 0 the logarithm.
+    /// p^a / a.
     Power(f64),
-    /// f' = 1/sqrt(p(1-p)), as dividing by the standard deviation does.
+    /// arcsin: f' = 1 / sqrt(p(1-p)), as dividing by the deviation does.
     Std,
-    /// f = log(p/(1-p)).
+    /// log(p / (1-p)).
     Logit,
 }
 
-impl Function {
-    /// C = f'(p) p (1-p), finite on all of [0, 1].
-    pub fn c(self, p: f64) -> f64 {
-        match self {
-            Function::Linear => p * (1.0 - p),
-            Function::Log => 1.0 - p,
-            Function::Power(a) => p.powf(a) * (1.0 - p),
-            Function::Std => (p * (1.0 - p)).sqrt(),
-            Function::Logit => 1.0,
-        }
-    }
-}
-
-/// Where an objective's p comes from.
+/// How an objective is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Rate {
-    /// S/N.
-    Plan,
-    /// The unbiased path-count estimate.
-    Unbiased,
-}
-
-/// How an objective enters.
-#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Form {
-    /// (r - baseline) min(kappa, clip).
-    Kappa {
-        /// The baseline.
-        baseline: Baseline,
-        /// Kappa is at most this.
-        clip: f64,
-    },
-    /// C n/n+ and -C n/n-.
+    /// `(r - baseline) * min(kappa, clip)`.
+    Kappa,
+    /// `C n/n+` for a positive, `-C n/n-` for a negative.
     Stratified,
 }
 
-/// How advantages are computed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Advantage {
-    /// A usual pair, by its name.
-    Named(Name),
-    /// A baseline alone.
-    Plain(Baseline),
-    /// An objective.
-    Objective {
-        /// Of the pass rate.
-        function: Function,
-        /// How it enters.
-        form: Form,
-        /// Where p comes from.
-        rate: Rate,
-    },
-}
-
-/// Names of usual pairs.
+/// Which estimate of the pass rate an objective reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Name {
-    /// `r - S/N` (Reinforce-Ada, v1).
-    Ada,
-    /// `(r - mean) / (std + 1e-6)` over the kept samples.
-    Grpo,
-    /// `r - mean of the other kept samples`.
-    Rloo,
-    /// `r - mean` over the kept samples (Dr. GRPO).
-    Drgrpo,
-    /// `(r - S/N) / sqrt(S/N + 0.01)` (Reinforce-Ada, Est).
-    AdaEst,
-    /// `(r - S/N) / (S/N)` (Reinforce-Ada, v3, as printed).
-    AdaV3,
-    /// `(r - mean) / mean` over the kept samples (MaxRL).
-    Maxrl,
+#[serde(rename_all = "lowercase")]
+pub enum RateSource {
+    /// S/N.
+    Plan,
+    /// The path-count estimator.
+    Unbiased,
 }
 
-impl Name {
-    /// Every name.
-    pub const ALL: [(&'static str, Name); 7] = [
-        ("ada", Name::Ada),
-        ("grpo", Name::Grpo),
-        ("rloo", Name::Rloo),
-        ("drgrpo", Name::Drgrpo),
-        ("ada_est", Name::AdaEst),
-        ("ada_v3", Name::AdaV3),
-        ("maxrl", Name::Maxrl),
-    ];
-
-    fn parts(self) -> (Baseline, Scale) {
-        match self {
-            Name::Ada => (Baseline::Plan, Scale::One),
-            Name::Grpo => (Baseline::Group, Scale::Std),
-            Name::Rloo => (Baseline::LeaveOneOut, Scale::One),
-            Name::Drgrpo => (Baseline::Group, Scale::One),
-            Name::AdaEst => (Baseline::Plan, Scale::RootMean),
-            Name::AdaV3 => (Baseline::Plan, Scale::Mean),
-            Name::Maxrl => (Baseline::Group, Scale::Mean),
-        }
-    }
-}
-
-impl Default for Advantage {
-    fn default() -> Self {
-        Advantage::Named(Name::Ada)
-    }
-}
-
-/// What advantages are computed from.
+/// What an advantage is computed from.
 #[derive(Clone, Copy, Debug)]
-pub struct Rewards<'a> {
-    /// Raw rewards of the kept samples.
-    pub kept: &'a [f64],
-    /// Whether each is positive.
+pub struct Observed<'a> {
+    /// Rewards of the kept samples.
+    pub rewards: &'a [f64],
+    /// Which of them are positive.
     pub positive: &'a [bool],
-    /// Mean raw reward of everything the plan saw.
-    pub seen_mean: f64,
-    /// S/N in outcomes.
+    /// Mean reward of every sample that the plan saw.
+    pub reward_mean: f64,
+    /// S/N.
     pub pass_rate: f64,
-    /// The unbiased estimate of the pass rate.
-    pub unbiased: f64,
-    /// What earlier jobs saw of the prompt.
+    /// The path-count estimate.
+    pub pass_rate_unbiased: f64,
+    /// The prompt's history before this job.
     pub history: Option<History>,
 }
 
-impl Advantage {
-    /// Reads a request's `advantage`, or the echo of one; error paths are relative to it.
-    pub fn read(value: &Value) -> Result<Self, FieldError> {
-        let names: Vec<&str> = Name::ALL.iter().map(|(name, _)| *name).collect();
-        let help = format!("use one of {}, or {{\"baseline\": ..., \"objective\": ...}}", names.join(", "));
-        match value {
-            Value::String(given) => match Name::ALL.iter().find(|(name, _)| name == given) {
-                Some((_, name)) => Ok(Advantage::Named(*name)),
-                None => Err(FieldError::new("", format!("is {given:?}, which this server does not compute; {help}"))),
-            },
-            Value::Object(_) => Self::read_parts(value),
-            other => Err(FieldError::new("", format!("is {other}; {help}"))),
-        }
-    }
+/// As the caller writes it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    baseline: Option<Baseline>,
+    objective: Option<Value>,
+    form: Option<Form>,
+    p: Option<RateSource>,
+    clip: Option<f64>,
+}
 
-    fn read_parts(value: &Value) -> Result<Self, FieldError> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Written {
-            baseline: Option<Baseline>,
-            objective: Option<Value>,
-            form: Option<String>,
-            p: Option<Rate>,
-            clip: Option<f64>,
-        }
-        let written: Written = field::parse(value)?;
-        const OBJECTIVES: &str = "use \"none\", \"linear\", \"log\", \"std\", \"logit\" or {\"power\": a}";
-        let function = match &written.objective {
-            None => None,
-            Some(Value::String(name)) if name == "none" => None,
-            Some(objective @ (Value::String(_) | Value::Object(_))) => match serde_json::from_value::<Function>(objective.clone()) {
-                Ok(Function::Power(a)) if !(a.is_finite() && (0.0..=8.0).contains(&a)) => {
-                    return Err(FieldError::new("objective.power", format!("is {a}; it must be between 0 (the logarithm) and 8")));
-                }
-                Ok(function) => Some(function),
-                Err(_) => return Err(FieldError::new("objective", format!("is {objective}, which is no objective; {OBJECTIVES}"))),
-            },
-            Some(other) => return Err(FieldError::new("objective", format!("is {other}; {OBJECTIVES}"))),
-        };
-        let Some(function) = function else {
-            for (name, given) in [("form", written.form.is_some()), ("p", written.p.is_some()), ("clip", written.clip.is_some())] {
-                if given {
-                    return Err(FieldError::new(name, "belongs to an objective, and there is none; leave it out"));
-                }
-            }
-            return Ok(Advantage::Plain(written.baseline.unwrap_or(Baseline::Plan)));
-        };
-        let form = match written.form.as_deref() {
-            None | Some("kappa") => {
-                let clip = written.clip.unwrap_or(CLIP);
-                if !(clip.is_finite() && clip > 0.0) {
-                    return Err(FieldError::new("clip", format!("is {clip}; it must be above 0")));
-                }
-                Form::Kappa { baseline: written.baseline.unwrap_or(Baseline::Plan), clip }
-            }
-            Some("stratified") if written.baseline.is_some() => {
-                return Err(FieldError::new("baseline", "is not used by the stratified form; leave it out"));
-            }
-            Some("stratified") if written.clip.is_some() => {
-                return Err(FieldError::new("clip", "is not used by the stratified form; leave it out"));
-            }
-            Some("stratified") => Form::Stratified,
-            Some(other) => return Err(FieldError::new("form", format!("is {other:?}; use \"kappa\" or \"stratified\""))),
-        };
-        Ok(Advantage::Objective { function, form, rate: written.p.unwrap_or(Rate::Unbiased) })
+impl Default for Advantage {
+    /// `ada`.
+    fn default() -> Self {
+        Advantage { baseline: Baseline::Plan, scale: Scale::None }
     }
+}
 
-    /// One advantage for each kept reward, and the weight that the group puts on the gradient of the pass rate where an objective sets it.
-    /// The caller asks only for groups with contrast.
-    pub fn of(&self, rewards: Rewards<'_>) -> (Vec<f64>, Option<f64>) {
+impl Objective {
+    /// `C = f'(p) p (1-p)`.
+    pub fn contrast(self, p: f64) -> f64 {
         match self {
-            Advantage::Named(name) => {
-                let (baseline, scale) = name.parts();
-                (rewards.scaled(baseline, scale), None)
+            Objective::Linear => p * (1.0 - p),
+            Objective::Log => 1.0 - p,
+            Objective::Power(a) => p.powf(a) * (1.0 - p),
+            Objective::Std => (p * (1.0 - p)).max(0.0).sqrt(),
+            Objective::Logit => 1.0,
+        }
+    }
+
+    /// Nothing for "none".
+    fn read(value: &Value) -> Result<Option<Self>, FieldError> {
+        if value == "none" {
+            return Ok(None);
+        }
+        let help = "use \"none\", \"linear\", \"log\", {\"power\": a}, \"std\" or \"logit\"";
+        let objective: Objective =
+            serde_json::from_value(value.clone()).map_err(|_| FieldError::new("", format!("is {value}, which is no objective; {help}")))?;
+        match objective {
+            Objective::Power(a) if !(0.0..=100.0).contains(&a) => {
+                Err(FieldError::new("power", format!("is {a}; it must be between 0 (as \"log\") and 100")))
             }
-            Advantage::Plain(baseline) => (rewards.scaled(*baseline, Scale::One), None),
-            Advantage::Objective { function, form, rate } => rewards.toward(*function, *form, *rate),
+            other => Ok(Some(other)),
         }
     }
 }
 
-impl Rewards<'_> {
-    /// r - baseline.
-    fn centred(&self, baseline: Baseline) -> Vec<f64> {
-        let (n, mean) = (self.kept.len() as f64, mean(self.kept).unwrap_or(0.0));
-        match baseline {
-            Baseline::LeaveOneOut if self.kept.len() > 1 => self.kept.iter().map(|r| (r - mean) * n / (n - 1.0)).collect(),
-            Baseline::LeaveOneOut => vec![0.0; self.kept.len()],
-            Baseline::Group | Baseline::Plan | Baseline::History => self.kept.iter().map(|r| r - self.baseline(baseline)).collect(),
-        }
-    }
+impl Advantage {
+    /// Every name that [`Advantage::from_name`] takes.
+    pub const NAMES: [&'static str; 7] = ["ada", "grpo", "rloo", "drgrpo", "ada_est", "ada_v3", "maxrl"];
 
-    /// The baseline as one number; that of leave-one-out is the mean it is made of.
-    fn baseline(&self, baseline: Baseline) -> f64 {
-        match baseline {
-            Baseline::Group | Baseline::LeaveOneOut => mean(self.kept).unwrap_or(0.0),
-            Baseline::Plan => self.seen_mean,
-            Baseline::History => self.history.filter(|h| h.n > 0.0).map_or(self.seen_mean, |h| h.s / h.n),
-        }
-    }
-
-    fn scaled(&self, baseline: Baseline, scale: Scale) -> Vec<f64> {
-        let value = self.baseline(baseline);
-        let divisor = match scale {
-            Scale::One => return self.centred(baseline),
-            Scale::Std => deviation(self.kept) + EPSILON,
-            // A mean of 0 or below (rewards need not be 0 or 1) divides nothing sensibly.
-            Scale::Mean => value.max(EPSILON),
-            Scale::RootMean => (value.max(0.0) + EPSILON_MEAN).sqrt(),
+    /// The advantage called `name`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let (baseline, scale) = match name {
+            // r - S/N, Reinforce-Ada v1.
+            "ada" => (Baseline::Plan, Scale::None),
+            "grpo" => (Baseline::Group, Scale::Deviation),
+            "rloo" => (Baseline::LeaveOneOut, Scale::None),
+            "drgrpo" => (Baseline::Group, Scale::None),
+            "ada_est" => (Baseline::Plan, Scale::RootRate),
+            "ada_v3" => (Baseline::Plan, Scale::Rate),
+            "maxrl" => (Baseline::Group, Scale::KeptRate),
+            _ => return None,
         };
-        self.centred(baseline).into_iter().map(|a| a / divisor).collect()
+        Some(Advantage { baseline, scale })
     }
 
-    fn toward(&self, function: Function, form: Form, rate: Rate) -> (Vec<f64>, Option<f64>) {
-        let p = match rate {
-            Rate::Plan => self.pass_rate,
-            Rate::Unbiased => self.unbiased,
-        };
-        let n = self.kept.len() as f64;
-        let positives = self.positive.iter().filter(|positive| **positive).count() as f64;
-        let (s, c) = (positives / n, function.c(p));
-        // Without both classes among the kept there is nothing that an objective of the pass rate could weigh.
-        if positives == 0.0 || positives == n {
-            return (vec![0.0; self.kept.len()], Some(0.0));
+    /// Its name, if the pair has one.
+    pub fn name(&self) -> Option<&'static str> {
+        Self::NAMES.into_iter().find(|name| Self::from_name(name) == Some(*self))
+    }
+
+    /// Reads a request's `advantage`: a name, or `{"baseline", "objective", "form", "p", "clip"}`. Error paths are relative to it.
+    pub fn read(value: &Value) -> Result<Self, FieldError> {
+        let names = Self::NAMES.join(", ");
+        match value {
+            Value::String(name) => Self::from_name(name)
+                .ok_or_else(|| FieldError::new("", format!("is {name:?}, which this server does not compute; supported: {names}"))),
+            Value::Object(_) => Self::of_written(field::parse(value)?),
+            other => Err(FieldError::new("", format!("is {other}; use a name ({names}) or {{\"baseline\": ..., \"objective\": ...}}"))),
         }
-        // At the ends of [0, 1] the weight f'(p) may be infinite; C is what stays finite there.
-        let weight = |c: f64| if p > 0.0 && p < 1.0 { c / (p * (1.0 - p)) } else { c };
-        match form {
-            Form::Stratified => {
-                let of = |positive: &bool| if *positive { c * n / positives } else { -c * n / (n - positives) };
-                (self.positive.iter().map(of).collect(), Some(weight(c)))
+    }
+
+    fn of_written(written: Written) -> Result<Self, FieldError> {
+        let objective = match &written.objective {
+            None => None,
+            Some(objective) => Objective::read(objective).map_err(|e| e.within("objective"))?,
+        };
+        let refuse = |given: bool, field: &str, owner: &str| {
+            if given { Err(FieldError::new(field, format!("is only for {owner}; leave it out"))) } else { Ok(()) }
+        };
+        let Some(objective) = objective else {
+            let owner = "an objective other than \"none\"";
+            refuse(written.form.is_some(), "form", owner)?;
+            refuse(written.p.is_some(), "p", owner)?;
+            refuse(written.clip.is_some(), "clip", owner)?;
+            return Ok(Advantage { baseline: written.baseline.unwrap_or(Baseline::Plan), scale: Scale::None });
+        };
+        let form = written.form.unwrap_or(Form::Kappa);
+        if form == Form::Stratified {
+            refuse(written.baseline.is_some(), "baseline", "the form `kappa`")?;
+            refuse(written.clip.is_some(), "clip", "the form `kappa`")?;
+        }
+        let clip = written.clip.unwrap_or(CLIP);
+        if !(clip.is_finite() && clip > 0.0) {
+            return Err(FieldError::new("clip", format!("is {clip}; it must be a finite number above 0")));
+        }
+        let p = written.p.unwrap_or(if form == Form::Kappa { RateSource::Plan } else { RateSource::Unbiased });
+        let baseline = written.baseline.unwrap_or(Baseline::Plan);
+        Ok(Advantage { baseline, scale: Scale::Objective { objective, form, p, clip } })
+    }
+
+    /// Whether anything can be learned: the kept rewards differ, and both classes are there where the scale needs a pass rate.
+    pub fn has_signal(&self, seen: &Observed) -> bool {
+        let differ = seen.rewards.windows(2).any(|pair| pair[0] != pair[1]);
+        let both = seen.positive.contains(&true) && seen.positive.contains(&false);
+        differ && (both || matches!(self.scale, Scale::None | Scale::Deviation))
+    }
+
+    /// One advantage for each kept reward; zeros without signal.
+    pub fn of(&self, seen: &Observed) -> Vec<f64> {
+        if !self.has_signal(seen) {
+            return vec![0.0; seen.rewards.len()];
+        }
+        let share = share(seen);
+        let scale = match self.scale {
+            Scale::None => 1.0,
+            Scale::Deviation => 1.0 / (deviation(seen.rewards) + EPSILON),
+            Scale::RootRate => 1.0 / (seen.pass_rate + EPSILON).sqrt(),
+            Scale::Rate => 1.0 / seen.pass_rate,
+            Scale::KeptRate => 1.0 / share,
+            Scale::Objective { objective, form: Form::Kappa, p, clip } => {
+                let p = p.of(seen);
+                let kappa = objective.contrast(p) / (share * (1.0 - p) * (1.0 - p) + (1.0 - share) * p * p);
+                kappa.min(clip)
             }
-            Form::Kappa { baseline, clip } => {
-                let balance = s * (1.0 - p).powi(2) + (1.0 - s) * p * p;
-                let kappa = (c / balance).min(clip);
-                (self.centred(baseline).into_iter().map(|a| a * kappa).collect(), Some(weight(kappa * balance)))
+            Scale::Objective { objective, form: Form::Stratified, p, .. } => {
+                let c = objective.contrast(p.of(seen));
+                return seen.positive.iter().map(|positive| if *positive { c / share } else { -c / (1.0 - share) }).collect();
             }
+        };
+        let baseline = self.baseline.of(seen);
+        seen.rewards.iter().zip(baseline).map(|(r, b)| (r - b) * scale).collect()
+    }
+
+    /// The group's weight on grad p under an objective: the mean of `A` over the score of its class, `1/p` for a positive and `-1/(1-p)` for
+    /// a negative.
+    pub fn effective_weight(&self, seen: &Observed, advantages: &[f64]) -> Option<f64> {
+        let Scale::Objective { p, .. } = self.scale else { return None };
+        let p = Some(p.of(seen)).filter(|p| *p > 0.0 && *p < 1.0)?;
+        let score = |positive: &bool| if *positive { 1.0 / p } else { -1.0 / (1.0 - p) };
+        Some(seen.positive.iter().zip(advantages).map(|(positive, a)| a * score(positive)).sum::<f64>() / seen.positive.len() as f64)
+    }
+}
+
+impl Baseline {
+    /// The baseline of each kept sample.
+    fn of(self, seen: &Observed) -> Vec<f64> {
+        let n = seen.rewards.len();
+        let kept = mean(seen.rewards).unwrap_or(0.0);
+        match self {
+            Baseline::Group => vec![kept; n],
+            Baseline::LeaveOneOut => seen.rewards.iter().map(|r| kept - (r - kept) / (n as f64 - 1.0).max(1.0)).collect(),
+            Baseline::Plan => vec![seen.reward_mean; n],
+            Baseline::History => vec![seen.history.and_then(History::pass_rate).unwrap_or(seen.reward_mean); n],
+        }
+    }
+}
+
+impl RateSource {
+    fn of(self, seen: &Observed) -> f64 {
+        match self {
+            RateSource::Plan => seen.pass_rate,
+            RateSource::Unbiased => seen.pass_rate_unbiased,
         }
     }
 }
 
 impl Serialize for Advantage {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Advantage::Named(name) => name.serialize(serializer),
-            Advantage::Plain(baseline) => {
-                let mut out = serializer.serialize_map(Some(2))?;
-                out.serialize_entry("baseline", baseline)?;
-                out.serialize_entry("objective", "none")?;
-                out.end()
-            }
-            Advantage::Objective { function, form, rate } => {
-                let mut out = serializer.serialize_map(None)?;
-                if let Form::Kappa { baseline, .. } = form {
-                    out.serialize_entry("baseline", baseline)?;
-                }
-                out.serialize_entry("objective", function)?;
-                match form {
-                    Form::Kappa { clip, .. } => {
-                        out.serialize_entry("form", "kappa")?;
-                        out.serialize_entry("clip", clip)?;
-                    }
-                    Form::Stratified => out.serialize_entry("form", "stratified")?,
-                }
-                out.serialize_entry("p", rate)?;
-                out.end()
-            }
+        if let Some(name) = self.name() {
+            return serializer.serialize_str(name);
         }
+        let mut out = serializer.serialize_map(None)?;
+        let Scale::Objective { objective, form, p, clip } = self.scale else {
+            out.serialize_entry("baseline", &self.baseline)?;
+            out.serialize_entry("objective", "none")?;
+            return out.end();
+        };
+        if form == Form::Kappa {
+            out.serialize_entry("baseline", &self.baseline)?;
+        }
+        out.serialize_entry("objective", &objective)?;
+        out.serialize_entry("form", &form)?;
+        out.serialize_entry("p", &p)?;
+        if form == Form::Kappa {
+            out.serialize_entry("clip", &clip)?;
+        }
+        out.end()
     }
+}
+
+/// The kept positive share.
+fn share(seen: &Observed) -> f64 {
+    seen.positive.iter().filter(|p| **p).count() as f64 / seen.positive.len().max(1) as f64
 }
 
 /// The mean, if there is anything to take it of.

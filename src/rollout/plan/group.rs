@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use super::advantage::{Advantage, Rewards};
-use super::estimate::History;
+use super::advantage::{Advantage, Observed};
 use super::outcome::Outcome;
 use super::plan::{Exit, ExitKind, Plan};
 use super::stats::{Seen, Stats};
+use super::strategy::History;
 
 /// How a group ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -47,19 +47,21 @@ pub struct Group {
     pub status: Status,
     /// Why sampling stopped; absent for a failed group.
     pub exit: Option<ExitKind>,
-    /// Whether the kept rewards differ. Without contrast nothing can be learned: advantages are 0.
+    /// Whether the kept rewards differ, and where the advantage scales with a pass rate, whether both classes are kept. Without contrast
+    /// nothing can be learned: advantages are 0.
     pub signal: bool,
+    /// The group's weight on the gradient of the pass rate, where an objective is set and the rate is strictly between 0 and 1.
+    pub effective_weight: Option<f64>,
     /// The kept samples by index.
     pub kept: Vec<Kept>,
     /// Statistics over every sample the strategy saw.
     pub stats: Stats,
-    /// The weight that the group puts on the gradient of its pass rate, where the advantage has an objective.
-    pub effective_weight: Option<f64>,
 }
 
 impl Group {
-    /// Forms the group of the samples below `exit`; `size` is the number to keep, `history` what earlier jobs saw of the prompt.
-    pub fn form(plan: &Plan, exit: Exit, seen: &[Seen], size: u32, advantage: &Advantage, history: Option<History>) -> Self {
+    /// Forms the group of the samples below `exit`; `size` is the kept size n, `history` the prompt's before this
+    /// job.
+    pub fn form(plan: &Plan, exit: Exit, seen: &[Seen], size: u32, advantage: Advantage, history: Option<History>) -> Self {
         let stats = Stats::of(plan, exit, seen);
         let (status, exit_kind) = match exit.kind {
             ExitKind::Plan | ExitKind::Straight => (Status::Resolved, Some(exit.kind)),
@@ -67,33 +69,30 @@ impl Group {
             ExitKind::Failed => (Status::Failed, None),
         };
         if status == Status::Failed {
-            return Group { status, exit: exit_kind, signal: false, kept: Vec::new(), stats, effective_weight: None };
+            return Group { status, exit: exit_kind, signal: false, effective_weight: None, kept: Vec::new(), stats };
         }
         let outcomes: Vec<Outcome> = seen.iter().map(|s| s.outcome).collect();
         let indices = kept_indices(&outcomes, size);
         let rewards: Vec<f64> = indices.iter().map(|&i| seen[i as usize].reward).collect();
-        let positive: Vec<bool> = indices.iter().map(|&i| outcomes[i as usize] == Outcome::Positive).collect();
-        let signal = rewards.windows(2).any(|pair| pair[0] != pair[1]);
-        let (advantages, effective_weight) = if signal {
-            let pass_rate = stats.pass_rate.unwrap_or(0.0);
-            advantage.of(Rewards {
-                kept: &rewards,
-                positive: &positive,
-                seen_mean: stats.reward_mean.unwrap_or(0.0),
-                pass_rate,
-                unbiased: stats.pass_rate_unbiased.unwrap_or(pass_rate),
-                history,
-            })
-        } else {
-            (vec![0.0; rewards.len()], None)
+        let positive: Vec<bool> = indices.iter().map(|&i| seen[i as usize].outcome == Outcome::Positive).collect();
+        let observed = Observed {
+            rewards: &rewards,
+            positive: &positive,
+            reward_mean: stats.reward_mean.unwrap_or(0.0),
+            pass_rate: stats.pass_rate.unwrap_or(0.0),
+            pass_rate_unbiased: stats.pass_rate_unbiased.unwrap_or(0.0),
+            history,
         };
+        let signal = advantage.has_signal(&observed);
+        let advantages = advantage.of(&observed);
+        let effective_weight = if signal { advantage.effective_weight(&observed, &advantages) } else { None };
         let kept = indices.into_iter().zip(advantages).map(|(index, advantage)| Kept { index, advantage }).collect();
-        Group { status, exit: exit_kind, signal, kept, stats, effective_weight }
+        Group { status, exit: exit_kind, signal, effective_weight, kept, stats }
     }
 
     /// The group of a prompt whose reference answer cannot be used: nothing was sampled.
     pub fn of_bad_gold() -> Self {
-        Group { status: Status::Failed, exit: None, signal: false, kept: Vec::new(), stats: Stats::default(), effective_weight: None }
+        Group { status: Status::Failed, exit: None, signal: false, effective_weight: None, kept: Vec::new(), stats: Stats::default() }
     }
 }
 

@@ -1,179 +1,198 @@
-//! Decisions between prompts, in request order only: what a budget leaves to each prompt, and which groups `dapo` delivers.
+//! Decisions across the prompts of a request, in request order and nothing else.
 //!
-//! Both read bounds of what earlier prompts may still come to, never who finished first. A decision about prompt `i` is final once it
-//! follows for every way in which the earlier prompts may still end.
+//! The [`Ledger`] shares the budget: a prompt gets what the ones before it leave, whichever finish first. [`Wanted`] decides which groups
+//! of a `dapo` request are kept. Both answer with what already follows from what is known, and an answer once final never changes.
 
 use super::plan::Plan;
 
-/// Sums of prefixes under point updates (a Fenwick tree).
+/// Sums over a prefix of prompts, in logarithmic time.
 #[derive(Clone, Debug)]
-struct Sums {
-    values: Vec<u64>,
-    tree: Vec<u64>,
+struct Prefix {
+    tree: Vec<i64>,
 }
 
-impl Sums {
-    fn new(values: Vec<u64>) -> Self {
-        let mut tree = vec![0; values.len() + 1];
-        for (i, value) in values.iter().enumerate() {
-            tree[i + 1] += value;
-            let parent = (i + 1) + ((i + 1) & (i + 1).wrapping_neg());
-            if parent < tree.len() {
-                tree[parent] += tree[i + 1];
-            }
-        }
-        Sums { values, tree }
+impl Prefix {
+    fn new(n: usize) -> Self {
+        Prefix { tree: vec![0; n + 1] }
     }
 
-    fn set(&mut self, i: usize, value: u64) {
-        let old = std::mem::replace(&mut self.values[i], value);
-        let mut node = i + 1;
-        while node < self.tree.len() {
-            self.tree[node] = self.tree[node] + value - old;
-            node += node & node.wrapping_neg();
+    fn add(&mut self, index: usize, delta: i64) {
+        let mut i = index + 1;
+        while i < self.tree.len() {
+            self.tree[i] += delta;
+            i += i & i.wrapping_neg();
         }
     }
 
-    /// Sum of the values before `i`.
-    fn before(&self, i: usize) -> u64 {
-        let (mut node, mut sum) = (i, 0);
-        while node > 0 {
-            sum += self.tree[node];
-            node -= node & node.wrapping_neg();
+    /// The sum below `index`.
+    fn below(&self, index: usize) -> i64 {
+        let (mut i, mut sum) = (index, 0);
+        while i > 0 {
+            sum += self.tree[i];
+            i &= i - 1;
         }
         sum
     }
 }
 
-/// Samples that a budget leaves to a prompt, over everything that earlier prompts may still take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowance {
-    /// For certain.
-    pub least: u32,
-    /// At best; an index at or above it is never issued.
-    pub most: u32,
-}
-
-/// A request's budget of samples, charged for the indices below each exit, in request order.
+/// The budget of a request, charged in request order for the indices below each exit.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     budget: Option<u64>,
     n_max: Vec<u32>,
-    earliest: Sums,
-    latest: Sums,
+    bounds: Vec<(u32, u32)>,
+    earliest: Prefix,
+    latest: Prefix,
+}
+
+/// What the budget leaves to a prompt, between what it leaves for certain and what it may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// At least so many samples: an exit up to here stands.
+    pub least: u32,
+    /// At most so many: an index at or above it must not be issued (yet).
+    pub most: u32,
 }
 
 impl Ledger {
-    /// Nothing is known of any prompt but its plan.
+    /// A ledger in which nothing is known yet.
     pub fn new(budget: Option<u64>, plans: &[Plan]) -> Self {
-        Ledger {
+        let mut ledger = Ledger {
             budget,
             n_max: plans.iter().map(|plan| plan.n_max).collect(),
-            earliest: Sums::new(plans.iter().map(|plan| u64::from(plan.shortest_stop())).collect()),
-            latest: Sums::new(plans.iter().map(|plan| u64::from(plan.n_max)).collect()),
+            bounds: vec![(0, 0); plans.len()],
+            earliest: Prefix::new(plans.len()),
+            latest: Prefix::new(plans.len()),
+        };
+        for (prompt, plan) in plans.iter().enumerate() {
+            ledger.set(prompt, plan.earliest_end(&[]), plan.n_max);
         }
+        ledger
     }
 
-    /// The prompt's final count of samples lies within these bounds, as far as is known; both are the count itself once it is settled.
+    /// Sets the bounds of a prompt's final exit as known now ([`Plan::earliest_end`] and [`Plan::bound`]); equal once it is settled. A prompt
+    /// that the budget ended may be set to where it ended.
     pub fn set(&mut self, prompt: usize, earliest: u32, latest: u32) {
-        self.earliest.set(prompt, u64::from(earliest));
-        self.latest.set(prompt, u64::from(latest));
+        let (was_earliest, was_latest) = self.bounds[prompt];
+        self.earliest.add(prompt, i64::from(earliest) - i64::from(was_earliest));
+        self.latest.add(prompt, i64::from(latest) - i64::from(was_latest));
+        self.bounds[prompt] = (earliest, latest);
     }
 
     /// The bounds last set.
     pub fn bounds(&self, prompt: usize) -> (u32, u32) {
-        (self.earliest.values[prompt] as u32, self.latest.values[prompt] as u32)
+        self.bounds[prompt]
     }
 
-    /// What is left to a prompt, at most its own `n_max`.
+    /// What the budget leaves to `prompt`, given what the earlier prompts may still take. `least` only grows and `most` only falls.
     pub fn allowance(&self, prompt: usize) -> Allowance {
         let n_max = self.n_max[prompt];
         let Some(budget) = self.budget else { return Allowance { least: n_max, most: n_max } };
-        let left = |taken: u64| budget.saturating_sub(taken).min(u64::from(n_max)) as u32;
-        Allowance { least: left(self.latest.before(prompt)), most: left(self.earliest.before(prompt)) }
+        let left = |taken: i64| budget.saturating_sub(taken.unsigned_abs()).min(u64::from(n_max)) as u32;
+        Allowance { least: left(self.latest.below(prompt)), most: left(self.earliest.below(prompt)) }
     }
 }
 
-/// What becomes of a prompt's group under `dapo`.
+/// What becomes of a group of a `dapo` request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// It is delivered.
+    /// It has signal and comes before enough others do.
     Kept,
-    /// Its rewards are all equal.
+    /// It has no signal.
     Dropped,
-    /// Enough informative groups come before it.
+    /// Enough earlier groups have signal.
     Unneeded,
-    /// Not known yet.
+    /// Not decided yet.
     Unknown,
 }
 
-/// `dapo`'s count: the first `wanted` informative groups of the request are delivered, by request order and never by completion.
+/// The groups that a `dapo` request wants: the first with signal, by request order.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    wanted: u64,
-    informative: Sums,
-    resolved: Sums,
+    groups_wanted: u32,
+    groups: Vec<Option<bool>>,
+    resolved: Prefix,
+    informative: Prefix,
+    /// The first prompt whose group is not resolved.
+    first_open: usize,
 }
 
 impl Wanted {
-    /// No prompt is resolved.
-    pub fn new(wanted: u32, prompts: usize) -> Self {
-        Wanted { wanted: u64::from(wanted), informative: Sums::new(vec![0; prompts]), resolved: Sums::new(vec![0; prompts]) }
-    }
-
-    /// The prompt is resolved: whether its group is informative.
-    pub fn set(&mut self, prompt: usize, informative: bool) {
-        self.informative.set(prompt, u64::from(informative));
-        self.resolved.set(prompt, 1);
-    }
-
-    /// What becomes of the prompt's group.
-    pub fn place(&self, prompt: usize) -> Place {
-        let before = self.informative.before(prompt);
-        if before >= self.wanted {
-            return Place::Unneeded;
+    /// Nothing is known yet.
+    pub fn new(groups_wanted: u32, prompts: usize) -> Self {
+        Wanted {
+            groups_wanted,
+            groups: vec![None; prompts],
+            resolved: Prefix::new(prompts),
+            informative: Prefix::new(prompts),
+            first_open: 0,
         }
-        let unresolved = prompt as u64 - self.resolved.before(prompt);
-        match (self.resolved.values[prompt], self.informative.values[prompt]) {
-            (1, 1) if before + unresolved < self.wanted => Place::Kept,
-            // A group without contrast is never delivered, wherever it stands; but it is a dropped one only if it was needed.
-            (1, 0) if before + unresolved < self.wanted => Place::Dropped,
+    }
+
+    /// Records a resolved group; the first word stands.
+    pub fn set(&mut self, prompt: usize, informative: bool) {
+        if self.groups[prompt].is_some() {
+            return;
+        }
+        self.groups[prompt] = Some(informative);
+        self.resolved.add(prompt, 1);
+        self.informative.add(prompt, i64::from(informative));
+        while self.groups.get(self.first_open).is_some_and(Option::is_some) {
+            self.first_open += 1;
+        }
+    }
+
+    /// What becomes of the group of `prompt`, as far as it follows from what is known.
+    pub fn place(&self, prompt: usize) -> Place {
+        let (informative, open) = self.earlier(prompt);
+        let wanted = u64::from(self.groups_wanted);
+        match self.groups[prompt] {
+            _ if informative >= wanted => Place::Unneeded,
+            Some(true) if informative + open < wanted => Place::Kept,
+            Some(false) if informative + open < wanted => Place::Dropped,
             _ => Place::Unknown,
         }
     }
 
-    /// P(fewer than `wanted` informative groups before this prompt), each unresolved one informative at the rate of the resolved ones
-    /// (Beta(1/2, 1/2) posterior).
+    /// The probability that fewer than `groups_wanted` earlier groups have signal, so that this one is needed: beta-binomial over the open
+    /// ones, with a Beta(1/2, 1/2) prior and every resolved group of the request as evidence.
     pub fn needed_probability(&self, prompt: usize) -> f64 {
-        let before = self.informative.before(prompt);
-        if before >= self.wanted {
+        let (informative, open) = self.earlier(prompt);
+        let wanted = u64::from(self.groups_wanted);
+        if informative >= wanted {
             return 0.0;
         }
-        let (short, unresolved) = (self.wanted - before, prompt as u64 - self.resolved.before(prompt));
-        if unresolved < short {
+        let room = wanted - informative;
+        if open < room {
             return 1.0;
         }
-        let prompts = self.resolved.values.len();
-        let (informative, resolved) = (self.informative.before(prompts) as f64, self.resolved.before(prompts) as f64);
-        beta_binomial_below(short, unresolved, informative + 0.5, resolved - informative + 0.5)
+        let all = self.groups.len();
+        let (resolved, with_signal) = (self.resolved.below(all) as f64, self.informative.below(all) as f64);
+        let (a, b, u) = (0.5 + with_signal, 0.5 + resolved - with_signal, open as f64);
+        // Ratios of neighbouring terms, rescaled before they overflow; the sum over all terms is the normaliser.
+        let (mut term, mut few, mut total) = (1.0f64, 0.0f64, 0.0f64);
+        for k in 0..=open {
+            total += term;
+            if k < room {
+                few += term;
+            }
+            let at = k as f64;
+            term *= (u - at) * (a + at) / ((at + 1.0) * (b + u - at - 1.0));
+            if term > 1e200 {
+                (term, few, total) = (term * 1e-200, few * 1e-200, total * 1e-200);
+            }
+        }
+        few / total
     }
 
-    /// Whether every prompt that is delivered is known.
+    /// Whether every group's place is known.
     pub fn done(&self) -> bool {
-        self.informative.before(self.informative.values.len()) >= self.wanted
-            && (0..self.resolved.values.len()).all(|prompt| self.place(prompt) != Place::Unknown)
+        self.first_open == self.groups.len() || self.place(self.first_open) == Place::Unneeded
     }
-}
 
-/// P(X < k) for X beta-binomial of m draws.
-fn beta_binomial_below(k: u64, m: u64, a: f64, b: f64) -> f64 {
-    // P(0), then each term from the one before.
-    let mut term: f64 = (0..m).map(|i| ((b + i as f64) / (a + b + i as f64)).ln()).sum::<f64>().exp();
-    let mut sum = 0.0;
-    for x in 0..k.min(m + 1) {
-        sum += term;
-        let (x, m) = (x as f64, m as f64);
-        term *= (m - x) / (x + 1.0) * (a + x) / (b + m - x - 1.0);
+    /// Of the groups before `prompt`: how many have signal, and how many are open.
+    fn earlier(&self, prompt: usize) -> (u64, u64) {
+        let informative = self.informative.below(prompt).unsigned_abs();
+        (informative, prompt as u64 - self.resolved.below(prompt).unsigned_abs())
     }
-    sum.min(1.0)
 }

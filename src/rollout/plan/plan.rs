@@ -137,6 +137,14 @@ impl Plan {
         self.bound(outcomes).t
     }
 
+    /// The smallest number of indices that this prompt can still be charged for: [`Plan::earliest`], or sooner if every missing sample
+    /// fails. What later prompts may count on must not forget failures, or it would depend on when they are seen.
+    pub fn earliest_end(&self, outcomes: &[Outcome]) -> u32 {
+        let may_fail = |index: &u32| matches!(outcome_at(outcomes, *index), Outcome::Unscored | Outcome::Failed);
+        let fails = (0..self.n_max).filter(may_fail).nth(self.max_failed as usize).map_or(self.n_max, |index| index + 1);
+        fails.min(self.earliest(outcomes))
+    }
+
     /// `m` of the statistics: the shortest stop that this plan can make at all.
     pub fn shortest_stop(&self) -> u32 {
         self.earliest(&[])
