@@ -9,6 +9,12 @@ use tokio::sync::oneshot;
 
 use crate::fake_engine::{FakeEngine, FakeText, Manner, Seen};
 
+/// A client; it is built without a TLS provider of its own, and a second installation of one is refused and harmless.
+pub fn client() -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::new()
+}
+
 /// A running server; it shuts down when it is dropped.
 pub struct Kit {
     pub url: String,
@@ -25,8 +31,6 @@ impl Kit {
     }
 
     pub async fn with(manner: Manner, options: Options) -> Self {
-        // The client is built without a TLS provider of its own; a second installation is refused and harmless.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let engine = FakeEngine::new(manner);
         let seen = engine.seen.clone();
         let state = AppState::new(engine, Arc::new(FakeText), options).unwrap();
@@ -36,7 +40,7 @@ impl Kit {
         let served = tokio::spawn(serve(state.clone(), listener, async {
             let _ = stopped.await;
         }));
-        Kit { url, client: reqwest::Client::new(), seen, state, stop: Some(stop), served: Some(served) }
+        Kit { url, client: client(), seen, state, stop: Some(stop), served: Some(served) }
     }
 
     /// Asks the server to shut down.
