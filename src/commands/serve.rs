@@ -232,7 +232,7 @@ impl fmt::Display for Checked {
                 Err(problem) => writeln!(f, "problem  {what}: {problem}")?,
             }
         }
-        for (key, source) in &self.loaded.sources {
+        for (key, source) in self.loaded.changed() {
             writeln!(f, "set      {key} by {source}")?;
         }
         f.write_str(if self.ok() { "the server would start" } else { "the server would not start" })

@@ -74,6 +74,16 @@ pub struct Loaded {
     pub sources: BTreeMap<String, Source>,
 }
 
+impl Loaded {
+    /// The keys whose values are not the default's, and where they were written. The values stay out: some are tokens.
+    pub fn changed(&self) -> Vec<(&str, &Source)> {
+        let (Ok(values), Ok(defaults)) = (Table::try_from(&self.config), known_keys()) else { return Vec::new() };
+        let value = |table: &Table, path: &str| path.split_once('.').and_then(|(section, key)| table.get(section)?.get(key)).cloned();
+        let differs = |path: &str| value(&values, path) != value(&defaults, path);
+        self.sources.iter().filter(|(path, _)| differs(path)).map(|(path, source)| (path.as_str(), source)).collect()
+    }
+}
+
 impl Config {
     /// Reads a configuration. `environment` is asked for variables such as `ADAROLL_SERVER_PORT`; pass [`std::env::vars`].
     pub fn load(

@@ -40,6 +40,7 @@ fn the_default_file_is_the_defaults_key_by_key() {
     assert_eq!(names(&written), names(&defaults), "the file names every key and no other");
     assert!(names(&defaults).len() >= 40, "{} keys", names(&defaults).len());
     assert_eq!(loaded.sources.len(), names(&defaults).len());
+    assert!(loaded.changed().is_empty());
     // A twin: a file with one value changed is told apart.
     let changed = text.replace("max_open = 64", "max_open = 65");
     assert_ne!(changed, text);
@@ -61,6 +62,8 @@ fn each_later_source_wins() {
     assert_eq!(all.sources["server.port"], Source::Flag("--port".into()));
     assert!(matches!(&all.sources["jobs.max_running"], Source::File(_, 5)), "{:?}", all.sources);
     assert!(!all.sources.contains_key("jobs.max_finished"));
+    let changed: Vec<&str> = all.changed().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(changed, ["jobs.max_open", "jobs.max_running", "server.port"]);
 }
 
 #[test]

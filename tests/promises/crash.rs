@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::fake_engine::mix;
+use crate::server_kit::client;
 use crate::tiny_model::{TinyModel, tiny_model};
 
 /// A server process over a store.
@@ -73,8 +74,7 @@ impl Bench {
         };
         // The pipe must not fill up.
         std::thread::spawn(move || lines.for_each(drop));
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(60)).build().unwrap();
-        Process { child, url, client, runtime: tokio::runtime::Runtime::new().unwrap() }
+        Process { child, url, client: client(), runtime: tokio::runtime::Runtime::new().unwrap() }
     }
 }
 

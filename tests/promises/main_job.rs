@@ -36,7 +36,7 @@ fn job(problems: &[Value]) -> Value {
 
 /// Posts a job and gives its groups as they came, one line each.
 async fn groups(address: SocketAddr, body: &Value) -> Vec<Value> {
-    let client = reqwest::Client::new();
+    let client = crate::server_kit::client();
     let response =
         client.post(format!("http://{address}/v1/rollouts")).header("Accept", "application/x-ndjson").json(body).send().await.unwrap();
     assert_eq!(response.status().as_u16(), 200);

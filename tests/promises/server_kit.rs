@@ -10,6 +10,12 @@ use tokio::sync::oneshot;
 
 use crate::fake_engine::{FakeEngine, FakeText, Manner, Seen};
 
+/// A client; it is built without a TLS provider of its own, and a second installation of one is refused and harmless.
+pub fn client() -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::new()
+}
+
 /// A running server; it shuts down when it is dropped.
 pub struct Kit {
     pub url: String,
@@ -31,8 +37,6 @@ impl Kit {
 
     /// The same over a store, which may hold open jobs.
     pub async fn over(manner: Manner, options: Options, store: Store) -> Self {
-        // The client is built without a TLS provider of its own; a second installation is refused and harmless.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let engine = FakeEngine::new(manner);
         let seen = engine.seen.clone();
         let state = AppState::new(engine, Arc::new(FakeText), store, options).unwrap();
@@ -42,7 +46,7 @@ impl Kit {
         let served = tokio::spawn(serve(state.clone(), listener, async {
             let _ = stopped.await;
         }));
-        Kit { url, client: reqwest::Client::new(), seen, state, stop: Some(stop), served: Some(served) }
+        Kit { url, client: client(), seen, state, stop: Some(stop), served: Some(served) }
     }
 
     /// Asks the server to shut down.

@@ -61,7 +61,7 @@ pub struct RolloutArgs {
     /// The field of each line that holds the question; it becomes the user's message.
     #[arg(long, value_name = "FIELD", help_heading = "Rows of another shape")]
     pub prompt_field: Option<String>,
-    /// What is asked, with {} for the field's text, such as "{}\nEnd with #### and the number."
+    /// What is asked, with {} for the field's text, such as $'{}\nEnd with #### and the number.' (bash)
     #[arg(long, value_name = "TEXT", requires = "prompt_field", help_heading = "Rows of another shape")]
     pub prompt_template: Option<String>,
     /// Send the field's text as it is, without the chat template.

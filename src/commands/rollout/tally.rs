@@ -147,8 +147,9 @@ impl Tally {
         for (bin, &count) in self.rates.iter().enumerate() {
             let low = bin as f64 / 10.0;
             let bar = "█".repeat((count * 40).div_ceil(most) as usize);
+            let bar = if bar.is_empty() { bar } else { format!("  {bar}") };
             // Writing to a string cannot fail.
-            let _ = write!(text, "\n  {low:.1} to {:.1}  {count:>6}  {bar}", low + 0.1);
+            let _ = write!(text, "\n  {low:.1} to {:.1}  {count:>6}{bar}", low + 0.1);
         }
         text
     }
