@@ -21,6 +21,7 @@ mod reward;
 mod rollouts;
 mod sampler;
 mod sampling_runs;
+mod schedule;
 mod server_kit;
 mod smollm2;
 mod templates;
