@@ -5,7 +5,9 @@
 //! The public surface is what the binary uses; see ARCHITECTURE in the README's tour for how a rollout flows.
 
 pub mod commands;
+pub mod config;
 pub mod engine;
+pub mod failpoint;
 pub mod field;
 pub mod metrics;
 pub mod model;
@@ -13,3 +15,4 @@ pub mod ops;
 pub mod reward;
 pub mod rollout;
 pub mod server;
+pub mod store;

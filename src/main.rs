@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use adaroll::commands::bench::{decode, schedule};
 use adaroll::commands::open::{EngineOptions, Opened, default_threads, open};
 use adaroll::commands::{check, generate, inspect, prompts, score, serve};
+use adaroll::config::LogFormat;
 use adaroll::engine::{EngineSettings, SamplingParams};
 use adaroll::ops::cpu::Isa;
 use clap::{Args, Parser, Subcommand};
@@ -23,8 +24,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve rollouts over HTTP: POST /v1/rollouts gives balanced groups.
-    Serve(ServeArgs),
+    Serve(serve::ServeArgs),
     /// Sample answers to prompts and print them.
     Generate(GenerateArgs),
     /// Print the log-probabilities that a model gives to sequences.
@@ -159,21 +159,6 @@ impl EngineArgs {
 }
 
 #[derive(Args)]
-struct ServeArgs {
-    /// Hugging Face folder of the model.
-    #[arg(long)]
-    model: PathBuf,
-    /// Loopback address to listen on.
-    #[arg(long, default_value = "127.0.0.1")]
-    host: std::net::IpAddr,
-    /// Port; 0 takes any free one.
-    #[arg(long, default_value_t = 8000)]
-    port: u16,
-    #[command(flatten)]
-    engine: EngineArgs,
-}
-
-#[derive(Args)]
 struct GenerateArgs {
     /// Hugging Face folder of the model.
     #[arg(long)]
@@ -245,11 +230,6 @@ struct ScoreArgs {
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("ADAROLL_LOG").unwrap_or_else(|_| "info".into()))
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => {
@@ -268,9 +248,23 @@ fn main() -> ExitCode {
     }
 }
 
+/// Logs go to stderr; ADAROLL_LOG sets the level.
+fn start_logs(format: LogFormat) {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ADAROLL_LOG").unwrap_or_else(|_| "info".into());
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Json => logs.json().flatten_event(true).with_current_span(false).init(),
+        LogFormat::Text => logs.with_ansi(std::io::stderr().is_terminal()).init(),
+    }
+}
+
 async fn run(command: Command) -> Result<ExitCode, Failure> {
+    if let Command::Serve(args) = command {
+        return run_serve(&args).await;
+    }
+    start_logs(LogFormat::Text);
     match command {
-        Command::Serve(args) => run_serve(&args).await?,
+        Command::Serve(_) => {}
         Command::Generate(args) => run_generate(&args).await?,
         Command::Score(args) => run_score(&args).await?,
         Command::Model(ModelCommand::Inspect { dir, json }) => {
@@ -346,11 +340,21 @@ fn read(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|e| format!("{}: cannot be read: {e}", path.display()).into())
 }
 
-async fn run_serve(args: &ServeArgs) -> Result<(), Failure> {
-    let opened = open_with_bar(&args.model, &args.engine.options())?;
-    let listening = |address| tracing::info!("serving {} on http://{address}", args.model.display());
-    serve::serve(opened, (args.host, args.port).into(), listening, stop_signal()).await?;
-    Ok(())
+async fn run_serve(args: &serve::ServeArgs) -> Result<ExitCode, Failure> {
+    let loaded = args.load()?;
+    start_logs(loaded.config.server.log_format);
+    if args.check {
+        let checked = serve::check(loaded).await;
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{checked}")?;
+        return Ok(if checked.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let config = loaded.config;
+    let dir = serve::model_dir(&config)?.to_owned();
+    let opened = open_with_bar(&dir, &config.engine.options())?;
+    let listening = move |address| tracing::info!("serving {} on http://{address}", dir.display());
+    serve::serve(opened, config, listening, stop_signal()).await?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Resolves at Ctrl-C or SIGTERM.
@@ -383,7 +387,7 @@ async fn run_generate(args: &GenerateArgs) -> Result<(), Failure> {
     let file = args.prompts.as_deref().map(|p| Ok::<_, Failure>((p, read(p)?))).transpose()?;
     let mut options = args.engine.options();
     options.settings.max_queue = usize::MAX;
-    let Opened { engine, text } = open_with_bar(&args.model, &options)?;
+    let Opened { engine, text, .. } = open_with_bar(&args.model, &options)?;
     let prompts = match (&file, &args.prompt) {
         (Some((path, file)), _) => prompts::parse_prompts(file, &text).map_err(|e| format!("{}: {e}", path.display()))?,
         (None, Some(prompt)) if args.chat => {

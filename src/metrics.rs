@@ -59,6 +59,8 @@ pub struct Metrics {
     prefix_wait_seconds: Histogram,
     queue_full: IntCounter,
     http_request_seconds: HistogramVec,
+    requests: IntCounterVec,
+    paused: IntGauge,
     tokens: IntCounterVec,
     steps: IntCounter,
     batch_tokens: IntCounter,
@@ -72,6 +74,8 @@ pub struct Metrics {
     heartbeat_seconds: Gauge,
     open_prompts: IntGauge,
     jobs: IntGaugeVec,
+    store_bytes: IntGauge,
+    slots: IntGaugeVec,
     vllm_running: IntGauge,
     vllm_waiting: IntGauge,
     vllm_kv_usage: Gauge,
@@ -112,6 +116,8 @@ impl Metrics {
                 &["route", "code"],
                 seconds(),
             )?,
+            requests: counters(r, "adaroll_requests_total", "HTTP requests by whose token they carried", &["key"])?,
+            paused: gauge(r, "adaroll_paused", "1 while new samples are held back")?,
             tokens: counters(r, "adaroll_tokens_total", "Tokens by kind", &["kind"])?,
             steps: counter(r, "adaroll_steps_total", "Steps of the engine")?,
             batch_tokens: counter(r, "adaroll_batch_tokens_total", "Rows of all steps")?,
@@ -124,7 +130,9 @@ impl Metrics {
             kv_blocks: gauges(r, "adaroll_kv_blocks", "KV blocks by state; cached ones are given up on demand", &["state"])?,
             heartbeat_seconds: float_gauge(r, "adaroll_engine_heartbeat_seconds", "Seconds since the engine's loop last went round")?,
             open_prompts: gauge(r, "adaroll_open_prompts", "Prompts that are being sampled")?,
-            jobs: gauges(r, "adaroll_jobs", "Jobs in memory by state", &["state"])?,
+            jobs: gauges(r, "adaroll_jobs", "Jobs by state; those that are over, since the start of the process", &["state"])?,
+            store_bytes: gauge(r, "adaroll_store_bytes", "Bytes of the store's file and its log, or of the store in memory")?,
+            slots: gauges(r, "adaroll_sample_slots", "Places for samples in flight, over all jobs", &["state"])?,
             vllm_running: gauge(r, "vllm:num_requests_running", "As adaroll_requests_running, under the name that dashboards know")?,
             vllm_waiting: gauge(r, "vllm:num_requests_waiting", "As adaroll_requests_waiting, under the name that dashboards know")?,
             vllm_kv_usage: float_gauge(r, "vllm:kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1")?,
@@ -137,7 +145,7 @@ impl Metrics {
 
     /// Known labels show from the first scrape on, so that rates are right from the first event.
     fn start_at_zero(&self) {
-        for status in ["resolved", "exhausted", "failed"] {
+        for status in ["resolved", "exhausted", "failed", "dropped"] {
             self.groups.with_label_values(&[status]);
         }
         for (_, name) in SampleOutcome::ALL {
@@ -146,20 +154,23 @@ impl Metrics {
         for kind in ["prompt", "cached", "generated", "recomputed", "discarded"] {
             self.tokens.with_label_values(&[kind]);
         }
+        for key in ["anonymous", "data", "admin"] {
+            self.requests.with_label_values(&[key]);
+        }
     }
 
     /// A group closed.
     pub fn group_closed(&self, status: Status, stats: &Stats) {
-        let name = match status {
-            Status::Resolved => "resolved",
-            Status::Exhausted => "exhausted",
-            Status::Failed => "failed",
-        };
-        self.groups.with_label_values(&[name]).inc();
+        self.groups.with_label_values(&[status.name()]).inc();
         self.samples_per_group.observe(f64::from(stats.seen));
         if let Some(rate) = stats.pass_rate {
             self.pass_rate.observe(rate);
         }
+    }
+
+    /// `dapo` dropped a group without contrast.
+    pub fn group_dropped(&self) {
+        self.groups.with_label_values(&["dropped"]).inc();
     }
 
     /// `count` samples came to `outcome`.
@@ -208,13 +219,32 @@ impl Metrics {
         self.http_request_seconds.with_label_values(&[route, &code.to_string()]).observe(took.as_secs_f64());
     }
 
+    /// A request came with the token called `key`.
+    pub fn request_from(&self, key: &str) {
+        self.requests.with_label_values(&[key]).inc();
+    }
+
+    /// New samples are held back, or no longer.
+    pub fn paused(&self, paused: bool) {
+        self.paused.set(i64::from(paused));
+    }
+
     /// The text that Prometheus scrapes. `jobs` gives the number of jobs in each state.
-    pub fn render(&self, engine: &EngineStats, jobs: &[(&str, usize)]) -> Result<String, prometheus::Error> {
+    pub fn render(
+        &self,
+        engine: &EngineStats,
+        jobs: &[(&str, usize)],
+        (slots, held): (usize, usize),
+        store_bytes: u64,
+    ) -> Result<String, prometheus::Error> {
         let _one_at_a_time = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
         self.copy_engine(engine);
         for (state, count) in jobs {
             self.jobs.with_label_values(&[*state]).set(*count as i64);
         }
+        self.slots.with_label_values(&["held"]).set(held as i64);
+        self.slots.with_label_values(&["free"]).set(slots.saturating_sub(held) as i64);
+        self.store_bytes.set(i64::try_from(store_bytes).unwrap_or(i64::MAX));
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))

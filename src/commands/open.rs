@@ -36,6 +36,8 @@ pub struct Opened {
     pub engine: LocalEngine,
     /// Tokenizer and template.
     pub text: ModelText,
+    /// Digest of everything in the folder that decides what is drawn, and of the stop tokens.
+    pub digest: String,
 }
 
 /// Loads `dir` and starts its engine. `progress` is called with (layers packed, layers in all).
@@ -45,7 +47,29 @@ pub fn open(dir: &Path, options: &EngineOptions, progress: impl FnMut(usize, usi
     if options.ignore_eos {
         model.stop_token_ids.clear();
     }
+    let digest = digest(dir, &model.stop_token_ids).map_err(LoadError::Digest)?;
     let text = ModelText::from_folder(dir, model.tokenizer.clone())?;
     let engine = LocalEngine::start(ops, model, &options.settings).map_err(LoadError::Threads)?;
-    Ok(Opened { engine, text })
+    Ok(Opened { engine, text, digest })
+}
+
+/// BLAKE3 of the folder's configuration, tokenizer and weights, by name, and of the stop tokens.
+fn digest(dir: &Path, stop_token_ids: &[u32]) -> std::io::Result<String> {
+    let mut names: Vec<_> = std::fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>()?;
+    names.retain(|name| {
+        let name = name.to_string_lossy();
+        name.ends_with(".safetensors") || name == "config.json" || name.starts_with("tokenizer")
+    });
+    names.retain(|name| name != "expected.safetensors");
+    names.sort();
+    let mut hasher = blake3::Hasher::new();
+    for name in names {
+        hasher.update(name.as_encoded_bytes());
+        hasher.update(&[0]);
+        std::io::copy(&mut std::fs::File::open(dir.join(&name))?, &mut hasher)?;
+    }
+    stop_token_ids.iter().for_each(|id| {
+        hasher.update(&id.to_le_bytes());
+    });
+    Ok(hasher.finalize().to_hex().to_string())
 }

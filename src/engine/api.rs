@@ -167,6 +167,23 @@ pub enum FinishReason {
     Cancelled,
 }
 
+impl FinishReason {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Numerics => "numerics",
+            FinishReason::Cancelled => "cancelled",
+        }
+    }
+
+    /// The reason with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [FinishReason::Stop, FinishReason::Length, FinishReason::Numerics, FinishReason::Cancelled].into_iter().find(|r| r.name() == name)
+    }
+}
+
 /// What ended a sample whose reason is [`FinishReason::Stop`].
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(untagged)]

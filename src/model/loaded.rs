@@ -26,6 +26,9 @@ pub enum LoadError {
     /// The machine has no threads to give.
     #[error("the threads of the engine cannot be started: {0}; lower --threads")]
     Threads(std::io::Error),
+    /// A file of the folder.
+    #[error("the model's folder cannot be read: {0}")]
+    Digest(std::io::Error),
 }
 
 /// A loaded model.

@@ -63,12 +63,15 @@ fn without_thin_spaces(text: &str) -> Cow<'_, str> {
     if text.contains("\\!") || text.contains("{,}") { text.replace("\\!", "").replace("{,}", ",").into() } else { text.into() }
 }
 
+/// What stands inside every `\boxed{...}` and where, the last one first.
+pub(super) fn boxes(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let boxes = text.rmatch_indices("\\boxed").take(MARKS);
+    boxes.filter_map(|(at, tag)| Some((at, braced(text[at + tag.len()..].trim_start(), BOX_BYTES)?.0)))
+}
+
 /// Position and last number of the last `\boxed{...}` that holds one.
 fn last_boxed(text: &str) -> Option<(usize, Number)> {
-    text.rmatch_indices("\\boxed").take(MARKS).find_map(|(at, tag)| {
-        let inside = braced(text[at + tag.len()..].trim_start(), BOX_BYTES)?.0;
-        last_number(inside).map(|number| (at, number))
-    })
+    boxes(text).find_map(|(at, inside)| last_number(inside).map(|number| (at, number)))
 }
 
 /// What stands inside the braces that `text` starts with, at most `limit` bytes, and what follows them.

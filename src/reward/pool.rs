@@ -1,39 +1,121 @@
 //! A bounded pool for verifiers: a slow one holds up neither the server's own threads nor more than its share.
+//!
+//! Verifiers of text run on blocking threads, at most so many at once. Webhooks never take such a place: every host has calls of its own
+//! (see [`webhook`](super::webhook)).
 
 use std::sync::Arc;
-use std::time::Instant;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
 
-use super::{Verdict, Verifier};
+use super::webhook::{Http, Lanes, Transport, Webhook};
+use super::{Asked, Judge, Judged, PoolSettings, Spec, Verdict, Verifier};
+use crate::field::FieldError;
 use crate::metrics::Metrics;
 
-/// Runs verifiers on blocking threads, at most so many at once.
-#[derive(Clone, Debug)]
+/// Judges samples, retries included.
+#[derive(Clone)]
 pub struct Pool {
     places: Arc<Semaphore>,
+    lanes: Arc<Lanes>,
+    settings: Arc<PoolSettings>,
     metrics: Arc<Metrics>,
 }
 
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
 impl Pool {
-    /// A pool of `size` places (at least 1).
-    pub fn new(size: usize, metrics: Arc<Metrics>) -> Self {
-        Pool { places: Arc::new(Semaphore::new(size.max(1))), metrics }
+    /// A pool that asks graders over HTTP.
+    pub fn new(settings: PoolSettings, metrics: Arc<Metrics>) -> Self {
+        let transport = Arc::new(Http::new(settings.webhook_answer_bytes));
+        Pool::with_transport(settings, metrics, transport)
     }
 
-    /// Judges `text`. A verifier that panics makes a failure, never a zero; so does a reward that is no finite number.
-    pub async fn judge(&self, verifier: Arc<Verifier>, text: String) -> Verdict {
-        let Ok(_place) = self.places.acquire().await else { return Verdict::Failed("the reward pool is closed".into()) };
-        let started = Instant::now();
-        let kind = verifier.kind();
-        let verdict = match tokio::task::spawn_blocking(move || verifier.judge(&text)).await {
-            Ok(Verdict::Scored(reward)) if !reward.is_finite() => {
-                Verdict::Failed(format!("the {kind} verifier gave {reward}, which is no reward"))
-            }
-            Ok(verdict) => verdict,
-            Err(_) => Verdict::Failed(format!("the {kind} verifier stopped with an internal error")),
+    /// A pool that asks graders by `transport`.
+    pub fn with_transport(settings: PoolSettings, metrics: Arc<Metrics>, transport: Arc<dyn Transport>) -> Self {
+        // A size of 0 would wait for ever; `PoolSettings::check` refuses it, and here it means 1.
+        let settings = PoolSettings {
+            workers: settings.workers.max(1),
+            webhook_batch: settings.webhook_batch.max(1),
+            webhook_concurrency: settings.webhook_concurrency.max(1),
+            webhook_queue: settings.webhook_queue.max(1),
+            webhook_attempts: settings.webhook_attempts.max(1),
+            ..settings
         };
-        self.metrics.reward_judged(kind, verdict.name(), started.elapsed());
-        verdict
+        Pool {
+            places: Arc::new(Semaphore::new(settings.workers)),
+            lanes: Arc::new(Lanes::new(transport, settings.clone())),
+            settings: Arc::new(settings),
+            metrics,
+        }
+    }
+
+    /// Refuses a reward that this pool would never judge: a grader whose host is not on the allow-list. Paths are relative to the reward.
+    pub fn check(&self, spec: &Spec) -> Result<(), FieldError> {
+        let Spec::Webhook { url, .. } = spec else { return Ok(()) };
+        let url = Webhook::parse_url(url).map_err(|problem| FieldError::new("url", problem))?;
+        self.allow(&url).map_err(|problem| FieldError::new("url", problem))
+    }
+
+    fn allow(&self, url: &reqwest::Url) -> Result<(), String> {
+        if self.settings.allows(url) {
+            return Ok(());
+        }
+        let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default());
+        Err(format!("asks {host}:{port}, which this server may not; add \"{host}:{port}\" to the setting [reward] webhook_hosts"))
+    }
+
+    /// Judges by the text alone. A verifier that panics or does not end makes a failure, never a zero.
+    async fn judge_text(&self, verifier: Arc<Verifier>, text: String) -> Judged {
+        let kind = verifier.kind();
+        let Ok(place) = self.places.clone().acquire_owned().await else {
+            return Judged::at_once(Verdict::Failed("the reward pool is closed".into()));
+        };
+        // The place goes with the thread: one that does not end keeps it, so that there are never more threads than places.
+        let running = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            verifier.judge(&text)
+        });
+        match timeout(self.settings.local_timeout, running).await {
+            Ok(Ok(verdict)) => Judged::at_once(verdict),
+            Ok(Err(_)) => Judged::at_once(Verdict::Failed(format!("the {kind} verifier stopped with an internal error"))),
+            Err(_) => {
+                let seconds = self.settings.local_timeout.as_secs_f64();
+                let problem = format!("the {kind} verifier did not end within {seconds} s");
+                Judged { verdict: Verdict::Failed(problem), wall_clock_timeouts: 1 }
+            }
+        }
+    }
+}
+
+impl Judge for Pool {
+    fn judge(&self, verifier: Arc<Verifier>, asked: Asked) -> BoxFuture<'static, Judged> {
+        let pool = self.clone();
+        async move {
+            let (started, kind) = (Instant::now(), verifier.kind());
+            let mut judged = match &*verifier {
+                Verifier::Webhook(hook) => match pool.allow(&hook.url) {
+                    Ok(()) => pool.lanes.clone().judge(hook.clone(), asked).await,
+                    // Accepted under other settings, before a restart.
+                    Err(problem) => Judged::at_once(Verdict::Failed(format!("the reward's url {problem}"))),
+                },
+                Verifier::Pull { .. } => Judged::at_once(verifier.judge(&asked.text)),
+                _ => pool.judge_text(verifier, asked.text).await,
+            };
+            if let Verdict::Scored(reward) = judged.verdict
+                && !reward.is_finite()
+            {
+                judged.verdict = Verdict::Failed(format!("the {kind} verifier gave {reward}, which is no reward"));
+            }
+            pool.metrics.reward_judged(kind, judged.verdict.name(), started.elapsed());
+            judged
+        }
+        .boxed()
     }
 }

@@ -1,10 +1,13 @@
 //! The job: drives the engine by the plan.
 //!
-//! One task owns everything about a job. It submits samples in index order, hears of their ends and verdicts in whatever order these
-//! come, and lets only the plan, which looks at outcomes in index order, decide. A group closes once every index below its exit is
-//! resolved and its cancelled samples' blocks are free.
+//! One task owns everything about a job. It submits the samples that the width planner thinks most needed, hears of their ends and
+//! verdicts in whatever order these come, writes them to the journal, and lets only the plan, which looks at outcomes in index order,
+//! decide. A group closes once every index below its exit is resolved and its cancelled samples' blocks are free; then [`delivery`]
+//! hands it out. After a restart [`super::restore`] puts the job where the journal says it was.
+//!
+//! [`delivery`]: super::delivery
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,15 +15,21 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 
-use super::output::{RewardStatus, Timing, group_json, withhold_nonfinite};
-use super::plan::{Exit, ExitKind, Group, LimitCounts, Outcome};
-use super::prompt::{OpenPrompt, Waste};
-use super::record::{Ending, JobRecord};
-use super::spec::{JobSpec, Order, PromptSpec};
-use super::width::Width;
+use super::delivery::{Delivery, Written};
+use super::journal::Journal;
+use super::output::{RewardStatus, withhold_nonfinite};
+use super::pause::Pause;
+use super::plan::ledger::{Ledger, Place, Wanted};
+use super::plan::width::{Planner, Prior};
+use super::plan::{Exit, ExitKind, Group, LimitCounts, Outcome, Plan};
+use super::prompt::{Ended, OpenPrompt};
+use super::record::{Asked, Ending, JobRecord, Posted, PostedScore, ScoreAnswer};
+use super::slots::{Seat, Slots};
+use super::spec::{JobSpec, PromptSpec};
 use crate::engine::{CancelAck, Engine, Event, FinishReason, RequestId, Sample, SampleRequest, SampleStream, StreamKey, SubmitError};
 use crate::metrics::{Metrics, SampleOutcome};
-use crate::reward::{Pool, Verdict};
+use crate::reward::{Asked as Question, Judge, Judged, Verdict};
+use crate::store::{Resume, SampleRow, VerdictRow};
 
 /// What every job works with.
 #[derive(Clone)]
@@ -28,35 +37,65 @@ pub struct Context {
     /// Draws the samples.
     pub engine: Arc<dyn Engine>,
     /// Scores them.
-    pub rewards: Pool,
+    pub rewards: Arc<dyn Judge>,
+    /// Keeps them.
+    pub journal: Arc<dyn Journal>,
     /// Counts them.
     pub metrics: Arc<Metrics>,
-    /// How many are in flight.
+    /// Limits them, over all jobs.
+    pub slots: Slots,
+    /// Holds them back while an admin wants it.
+    pub pause: Pause,
+    /// How far ahead they may run.
     pub width: Width,
 }
 
-/// An unscored answer is judged again this often before it is failed.
-const MAX_JUDGEMENTS: u32 = 3;
+/// How far a job samples ahead of what is certain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Width {
+    /// A sample is started if it is needed with at least this probability. About .1 where idle places cost nothing (a GPU whose steps are
+    /// bound by memory), .3 to .5 where every row costs time (a CPU).
+    pub q_min: f64,
+    /// Prompts that may be open beyond the first undelivered one.
+    pub look_ahead: usize,
+}
+
+impl Default for Width {
+    fn default() -> Self {
+        Width { q_min: 0.3, look_ahead: 1024 }
+    }
+}
+
+/// A sample at least this likely to be needed is submitted even while others wait in the engine.
+const CERTAIN: f64 = 0.95;
 /// First and longest pause after the engine's queue was full.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
 /// A job that ends early waits at most this long for its samples' blocks.
 const DRAIN: Duration = Duration::from_secs(60);
 
-/// Runs a job to its end. Groups go to `record`; the caller closes it with the ending.
-pub async fn run(context: &Context, spec: &JobSpec, record: &JobRecord) -> Ending {
+/// Runs a job to its end, from where `start` says an earlier process had brought it. Groups go to the journal and are announced in
+/// `record`; the caller closes both with the ending.
+pub async fn run(context: &Context, spec: &Arc<JobSpec>, record: &JobRecord, start: Resume) -> Ending {
+    let plans = spec.settings.strategy.plans(&spec.histories());
     let mut job = Job {
         context,
         spec,
         record,
+        planner: Planner::with_floor(context.width.q_min),
+        ledger: Ledger::new(spec.settings.strategy.charged_budget(), &plans),
+        wanted: spec.settings.strategy.groups_wanted().map(|wanted| Wanted::new(wanted, plans.len())),
+        plans,
         open: BTreeMap::new(),
+        lost: BTreeSet::new(),
         next_prompt: 0,
-        closed: BTreeMap::new(),
-        delivered: 0,
+        delivery: Delivery::new(spec.prompts.len(), spec.settings.order),
         arrivals: FuturesUnordered::new(),
+        seat: context.slots.seat(spec.settings.priority),
         running: 0,
         pause: BACKOFF.0,
         retry_at: None,
     };
+    job.restore(start);
     let ending = job.drive().await;
     if ending != Ending::Done {
         job.drain().await;
@@ -66,35 +105,41 @@ pub async fn run(context: &Context, spec: &JobSpec, record: &JobRecord) -> Endin
 }
 
 /// Something that a job waited for.
-enum Arrival {
+pub(super) enum Arrival {
     /// A sample ended; nothing came with it if its stream broke off.
     Ended { prompt: usize, index: u32, sample: Option<Box<Sample>> },
-    /// A verifier gave its verdict, the `times`-th of this sample.
-    Judged { prompt: usize, index: u32, verdict: Verdict, times: u32 },
+    /// A verifier gave its verdict.
+    Judged { prompt: usize, index: u32, judged: Judged },
+    /// A score that a client was to post has not come in time.
+    Overdue { prompt: usize, index: u32 },
     /// A cancelled sample's blocks are free.
     Acknowledged { after: Duration },
+    /// A prompt's end is in the journal.
+    Written(Box<Written>),
+    /// The journal failed.
+    Broken(String),
+    /// Posted scores are in the journal and were answered.
+    Answered,
 }
 
-/// A group that waits to be delivered.
-struct Closed {
-    group: Group,
-    exit: Exit,
-    prompt: OpenPrompt,
-    at: Instant,
-}
-
-struct Job<'a> {
-    context: &'a Context,
-    spec: &'a JobSpec,
-    record: &'a JobRecord,
+pub(super) struct Job<'a> {
+    pub(super) context: &'a Context,
+    pub(super) spec: &'a Arc<JobSpec>,
+    pub(super) record: &'a JobRecord,
+    plans: Vec<Plan>,
+    planner: Planner,
+    ledger: Ledger,
+    /// `dapo`'s count of informative groups.
+    pub(super) wanted: Option<Wanted>,
     /// Prompts being sampled, by their position in the request.
-    open: BTreeMap<usize, OpenPrompt>,
+    pub(super) open: BTreeMap<usize, OpenPrompt>,
+    /// Of these, those with samples that were lost in a crash and must run again.
+    lost: BTreeSet<usize>,
     /// The first prompt not opened yet.
     next_prompt: usize,
-    /// Closed groups that wait for earlier ones.
-    closed: BTreeMap<usize, Closed>,
-    delivered: usize,
-    arrivals: FuturesUnordered<BoxFuture<'static, Arrival>>,
+    pub(super) delivery: Delivery,
+    pub(super) arrivals: FuturesUnordered<BoxFuture<'static, Arrival>>,
+    seat: Seat,
     /// Samples in flight.
     running: usize,
     pause: Duration,
@@ -104,227 +149,413 @@ struct Job<'a> {
 
 impl Job<'_> {
     async fn drive(&mut self) -> Ending {
-        let record = self.record;
+        let (record, context) = (self.record, self.context);
+        let mut inbox = record.take_inbox();
+        let mut stop = std::pin::pin!(record.asked_to_stop());
+        let mut deadline = std::pin::pin!(deadline(self.spec));
         loop {
-            if let Err(sentence) = self.fill() {
-                return Ending::Failed(sentence);
+            if let Err(ending) = self.fill() {
+                return ending;
             }
-            if self.delivered == self.spec.prompts.len() {
+            self.write_next();
+            if self.delivery.is_over() {
                 return Ending::Done;
             }
-            if self.arrivals.is_empty() && self.retry_at.is_none() {
-                return Ending::Failed("the job has nothing left to wait for and yet open prompts; please report this".into());
-            }
-            let retry_at = self.retry_at;
-            let pause = async {
+            let (retry_at, paused) = (self.retry_at, context.pause.is_paused());
+            let retry = async {
                 match retry_at {
                     Some(at) => tokio::time::sleep_until(at.into()).await,
                     None => std::future::pending().await,
                 }
             };
-            let arrival = tokio::select! {
-                biased;
-                () = record.cancelled() => return Ending::Cancelled,
-                Some(arrival) = self.arrivals.next() => Some(arrival),
-                () = pause => None,
+            let posted = async {
+                match &mut inbox {
+                    Some(inbox) => inbox.recv().await,
+                    None => None,
+                }
             };
-            if let Some(Err(sentence)) = arrival.map(|arrival| self.take(arrival)) {
-                return Ending::Failed(sentence);
+            let taken = tokio::select! {
+                biased;
+                asked = &mut stop => return if asked == Asked::Cancel { Ending::Cancelled } else { Ending::Suspended },
+                () = &mut deadline => return Ending::Failed(self.too_late()),
+                Some(arrival) = self.arrivals.next() => self.take(arrival),
+                Some(posted) = posted => { self.scores_posted(posted); Ok(()) }
+                () = self.seat.granted() => Ok(()),
+                () = context.pause.changed(paused) => Ok(()),
+                () = retry => Ok(()),
+            };
+            if let Err(ending) = taken {
+                return ending;
             }
         }
     }
 
-    /// Opens prompts and submits what is worth having in flight: first what is needed for certain, in request order.
-    fn fill(&mut self) -> Result<(), String> {
-        self.open_prompts()?;
-        if self.retry_at.is_some_and(|at| Instant::now() < at) {
+    fn too_late(&self) -> String {
+        let (delivered, prompts) = (self.record.totals().groups, self.spec.prompts.len());
+        let seconds = self.spec.settings.deadline_s.unwrap_or_default();
+        format!("its deadline_s of {seconds} has passed with {delivered} of {prompts} groups delivered; they stay readable")
+    }
+
+    /// Opens prompts and submits what is worth having in flight, most needed first.
+    fn fill(&mut self) -> Result<(), Ending> {
+        self.open_prompts();
+        if self.context.pause.is_paused() || self.retry_at.is_some_and(|at| Instant::now() < at) {
+            self.seat.withdraw();
             return Ok(());
         }
         self.retry_at = None;
         let has_room = self.context.engine.stats().waiting == 0;
-        let rounds: &[u32] = if has_room { &[0, self.context.width.speculate] } else { &[0] };
-        for &speculate in rounds {
-            for (&position, prompt) in &mut self.open {
-                while let Some(index) = prompt.next_index(speculate) {
-                    if self.running >= self.context.width.max_in_flight {
-                        return Ok(());
-                    }
-                    match self.context.engine.submit(request(self.spec, &self.spec.prompts[position], index)) {
-                        Ok(stream) => {
-                            prompt.submitted(stream.id);
-                            self.running += 1;
-                            self.pause = BACKOFF.0;
-                            self.arrivals.push(Box::pin(ended(position, index, stream)));
-                        }
-                        Err(SubmitError::QueueFull(_)) => {
+        while let Some((position, index, q)) = self.most_needed(has_room) {
+            if !self.seat.take(q) {
+                return Ok(());
+            }
+            match self.context.engine.submit(request(self.spec, &self.spec.prompts[position], index)) {
+                Ok(stream) => {
+                    self.submitted(position, index, stream.id);
+                    self.arrivals.push(Box::pin(ended(position, index, stream)));
+                }
+                Err(error) => {
+                    self.seat.give_back();
+                    let id = &self.spec.prompts[position].id;
+                    match error {
+                        SubmitError::QueueFull(_) => {
                             self.context.metrics.queue_was_full();
                             self.retry_at = Some(Instant::now() + self.pause);
                             self.pause = (self.pause * 2).min(BACKOFF.1);
-                            return Ok(());
+                            break;
                         }
-                        Err(error @ SubmitError::Stopped(_)) => return Err(format!("{error}; send the job again when the server is back")),
-                        Err(error) => return Err(format!("the engine refused prompt {:?}: {error}", self.spec.prompts[position].id)),
+                        SubmitError::Stopped(_) => return Err(Ending::Lost(format!("{error}; the job goes on when the server is back"))),
+                        error => return Err(Ending::Failed(format!("the engine refused prompt {id:?}: {error}"))),
                     }
                 }
             }
         }
+        self.seat.withdraw();
         Ok(())
     }
 
-    /// Opens prompts in request order, within the look-ahead.
-    fn open_prompts(&mut self) -> Result<(), String> {
-        let end = (self.delivered + self.context.width.look_ahead.max(1)).min(self.spec.prompts.len());
-        while self.next_prompt < end {
+    /// The sample to start next, with the probability that it is needed.
+    fn most_needed(&mut self, has_room: bool) -> Option<(usize, u32, f64)> {
+        while let Some(&position) = self.lost.first() {
+            match self.open.get(&position).and_then(OpenPrompt::lost_index) {
+                Some(index) => return Some((position, index, 1.0)),
+                None => self.lost.remove(&position),
+            };
+        }
+        let need = self.planner.best()?;
+        let wanted = has_room || need.q >= CERTAIN;
+        let prompt = self.open.get(&need.prompt).filter(|_| wanted)?;
+        Some((need.prompt, prompt.next_index(), need.q))
+    }
+
+    fn submitted(&mut self, position: usize, index: u32, id: RequestId) {
+        self.running += 1;
+        self.pause = BACKOFF.0;
+        if let Some(prompt) = self.open.get_mut(&position) {
+            prompt.submitted(index, id);
+        }
+        self.replan(position);
+    }
+
+    /// Tells the planner what is known of a prompt now.
+    fn replan(&mut self, position: usize) {
+        let weight = self.wanted.as_ref().map_or(1.0, |wanted| wanted.needed_probability(position));
+        match self.open.get(&position) {
+            Some(prompt) => self.planner.update(position, prompt.view(weight)),
+            None => self.planner.remove(position),
+        }
+    }
+
+    /// Opens prompts in request order, within the look-ahead and as far as they may be needed.
+    fn open_prompts(&mut self) {
+        while self.next_prompt < self.spec.prompts.len().min(self.delivery.first_open() + self.context.width.look_ahead.max(1)) {
             let position = self.next_prompt;
+            if let Some(wanted) = &self.wanted {
+                let idle = self.open.is_empty();
+                if !idle && wanted.place(position) == Place::Unknown && wanted.needed_probability(position) < self.context.width.q_min {
+                    return;
+                }
+            }
             self.next_prompt += 1;
-            let plan = self.spec.settings.strategy.plan();
-            let prompt = OpenPrompt::new(plan);
-            if self.spec.prompts[position].verifier.is_none() {
-                let exit = Exit { t: 0, kind: ExitKind::Failed };
-                self.deliver(position, Closed { group: Group::of_bad_gold(), exit, prompt, at: Instant::now() })?;
+            if self.delivery.is_settled(position) || self.open.contains_key(&position) {
                 continue;
             }
-            self.context.metrics.open_prompts(1);
-            self.open.insert(position, prompt);
+            if self.wanted.as_ref().is_some_and(|wanted| wanted.place(position) == Place::Unneeded) {
+                self.delivery.skip(position);
+                continue;
+            }
+            self.open_prompt(position);
+            self.settle(position);
         }
-        Ok(())
+    }
+
+    pub(super) fn open_prompt(&mut self, position: usize) {
+        let strategy = &self.spec.settings.strategy;
+        let weight = strategy.history_prior;
+        let prior = match self.spec.prompts[position].history.filter(|_| weight > 0.0) {
+            Some(history) => Prior { positives: weight * history.s, negatives: weight * (history.n - history.s) },
+            None => Prior::default(),
+        };
+        self.context.metrics.open_prompts(1);
+        let mut prompt = OpenPrompt::new(self.plans[position], prior);
+        prompt.allow(self.ledger.allowance(position));
+        self.open.insert(position, prompt);
+    }
+
+    /// A prompt taken over from an earlier process has samples to run again.
+    pub(super) fn has_lost(&mut self, position: usize) {
+        self.lost.insert(position);
+    }
+
+    /// An earlier process closed this prompt after `t` samples.
+    pub(super) fn was_closed(&mut self, position: usize, t: u32, signal: bool) {
+        self.ledger.set(position, t, t);
+        if let Some(wanted) = &mut self.wanted {
+            wanted.set(position, signal);
+        }
     }
 
     /// Takes what has arrived; an error ends the job.
-    fn take(&mut self, arrival: Arrival) -> Result<(), String> {
+    fn take(&mut self, arrival: Arrival) -> Result<(), Ending> {
         match arrival {
-            Arrival::Acknowledged { after } => {
-                self.context.metrics.cancel_acknowledged(after);
-                Ok(())
-            }
+            Arrival::Acknowledged { after } => self.context.metrics.cancel_acknowledged(after),
+            Arrival::Answered => {}
+            Arrival::Broken(error) => return Err(Ending::Lost(format!("the store failed: {error}"))),
+            Arrival::Written(written) => self.written(*written),
             Arrival::Ended { prompt, index, sample } => {
                 self.running -= 1;
-                self.sample_ended(prompt, index, sample)
+                self.seat.give_back();
+                return self.sample_ended(prompt, index, sample);
             }
-            Arrival::Judged { prompt, index, verdict: Verdict::Unscored, times } if times < MAX_JUDGEMENTS => {
-                self.judge(prompt, index, times + 1);
-                Ok(())
+            Arrival::Overdue { prompt, index } => {
+                let overdue = self.open.get(&prompt).is_some_and(|p| !p.outcome(index).is_resolved());
+                if overdue {
+                    let verdict = Verdict::Failed("no score was posted in time".into());
+                    self.judged(prompt, index, Judged { verdict, wall_clock_timeouts: 1 });
+                }
             }
-            Arrival::Judged { prompt, index, verdict, .. } => {
-                let strategy = &self.spec.settings.strategy;
-                let (outcome, reward, status) = match verdict {
-                    Verdict::Scored(r) if r > strategy.positive_above => (Outcome::Positive, Some(r), RewardStatus::Scored),
-                    Verdict::Scored(r) => (Outcome::Negative, Some(r), RewardStatus::Scored),
-                    Verdict::Limit(_) if strategy.limit_counts == LimitCounts::Skip => (Outcome::Skipped, None, RewardStatus::Unscored),
-                    Verdict::Limit(_) => (Outcome::Negative, Some(0.0), RewardStatus::Scored),
-                    Verdict::Unscored | Verdict::Failed(_) => (Outcome::Failed, None, RewardStatus::Failed),
-                };
-                self.resolve(prompt, index, outcome, reward, status)
-            }
+            Arrival::Judged { prompt, index, judged } => self.judged(prompt, index, judged),
         }
+        Ok(())
     }
 
-    fn sample_ended(&mut self, position: usize, index: u32, sample: Option<Box<Sample>>) -> Result<(), String> {
+    fn judged(&mut self, position: usize, index: u32, judged: Judged) {
+        if let Some(prompt) = self.open.get_mut(&position) {
+            prompt.timeouts += u64::from(judged.wall_clock_timeouts);
+        }
+        let strategy = &self.spec.settings.strategy;
+        let (outcome, reward, status, note) = match judged.verdict {
+            Verdict::Scored(r) if r > strategy.positive_above => (Outcome::Positive, Some(r), RewardStatus::Scored, None),
+            Verdict::Scored(r) => (Outcome::Negative, Some(r), RewardStatus::Scored, None),
+            Verdict::Limit(why) if strategy.limit_counts == LimitCounts::Skip => {
+                (Outcome::Skipped, None, RewardStatus::Unscored, Some(why))
+            }
+            Verdict::Limit(why) => (Outcome::Negative, Some(0.0), RewardStatus::Scored, Some(why)),
+            Verdict::Unscored => (Outcome::Failed, None, RewardStatus::Failed, Some("it was never scored".into())),
+            Verdict::Failed(why) => (Outcome::Failed, None, RewardStatus::Failed, Some(why)),
+        };
+        self.resolve(position, index, outcome, reward, status, note);
+    }
+
+    fn sample_ended(&mut self, position: usize, index: u32, sample: Option<Box<Sample>>) -> Result<(), Ending> {
         let id = &self.spec.prompts[position].id;
         let Some(mut sample) = sample else {
-            return Err(format!("the engine stopped before it finished sample {index} of prompt {id:?}; send the job again"));
+            let sentence = format!("the engine stopped before it finished sample {index} of prompt {id:?}");
+            return Err(Ending::Lost(format!("{sentence}; the job goes on when the server is back")));
         };
         withhold_nonfinite(&mut sample);
         let Some(prompt) = self.open.get_mut(&position) else { return Ok(()) };
         let reason = sample.finish_reason;
         if reason == FinishReason::Cancelled && !prompt.was_cancelled(index) {
-            return Err(format!("the engine gave up sample {index} of prompt {id:?}, which the job still needs; send the job again"));
+            let sentence = format!("the engine gave up sample {index} of prompt {id:?}, which the job still needs");
+            return Err(Ending::Lost(format!("{sentence}; the job goes on when the server is back")));
         }
-        let matters = prompt.ended(index, *sample);
+        let matters = prompt.ended(index, Ended::new(reason, sample.token_ids.len() as u32));
         if !matters {
-            return self.settle(position);
+            self.settle(position);
+            return Ok(());
         }
-        let mask_truncated = self.spec.settings.strategy.mask_truncated;
-        match reason {
-            FinishReason::Numerics => self.resolve(position, index, Outcome::Failed, None, RewardStatus::Failed),
-            FinishReason::Length if mask_truncated => self.resolve(position, index, Outcome::Skipped, None, RewardStatus::Unscored),
+        let text = sample.text.clone();
+        self.context.journal.sample(sample_row(self.record.key, position, *sample, self.spec.settings.fields.logprobs_raw));
+        if !self.resolve_unread(position, index, reason) {
+            self.judge(position, index, text);
+        }
+        Ok(())
+    }
+
+    /// Resolves a sample whose end says everything; says whether it did.
+    pub(super) fn resolve_unread(&mut self, position: usize, index: u32, reason: FinishReason) -> bool {
+        let (outcome, reward, status, note) = match reason {
+            FinishReason::Stop => return false,
             // A truncated answer gave no answer: it is negative whatever its last number is.
-            FinishReason::Length => self.resolve(position, index, Outcome::Negative, Some(0.0), RewardStatus::Scored),
-            FinishReason::Stop | FinishReason::Cancelled => {
-                self.judge(position, index, 1);
-                Ok(())
+            FinishReason::Length => match self.spec.settings.strategy.mask_truncated {
+                true => (Outcome::Skipped, None, RewardStatus::Unscored, None),
+                false => (Outcome::Negative, Some(0.0), RewardStatus::Scored, None),
+            },
+            FinishReason::Numerics | FinishReason::Cancelled => {
+                (Outcome::Failed, None, RewardStatus::Failed, Some("the model gave non-finite logits".to_owned()))
+            }
+        };
+        self.resolve(position, index, outcome, reward, status, note);
+        true
+    }
+
+    /// Hands an ended sample's text to its verifier, or waits for a client to do the same.
+    pub(super) fn judge(&mut self, prompt: usize, index: u32, text: String) {
+        let asked = &self.spec.prompts[prompt];
+        let Some(verifier) = asked.verifier.clone() else { return };
+        if let Some(timeout) = verifier.pull_timeout() {
+            if let Some(timeout) = timeout {
+                self.arrivals.push(Box::pin(async move {
+                    tokio::time::sleep(timeout).await;
+                    Arrival::Overdue { prompt, index }
+                }));
+            }
+            self.record.waits_for_scores();
+            return;
+        }
+        let judged = self.context.rewards.judge(verifier, question(&self.spec.id, asked, index, text));
+        self.arrivals.push(Box::pin(async move { Arrival::Judged { prompt, index, judged: judged.await } }));
+    }
+
+    /// Takes the scores that a client posted, and answers when they are written down.
+    fn scores_posted(&mut self, (scores, answer): Posted) {
+        let answers: Vec<ScoreAnswer> = scores.into_iter().map(|score| self.score_posted(score)).collect();
+        let written = self.context.journal.flush();
+        self.arrivals.push(Box::pin(async move {
+            // Without the write the answer is dropped, and the client is told that the job is gone.
+            if written.await.is_ok() {
+                let _ = answer.send(answers);
+            }
+            Arrival::Answered
+        }));
+    }
+
+    fn score_posted(&mut self, score: PostedScore) -> ScoreAnswer {
+        let PostedScore { prompt: position, index, reward } = score;
+        let Some(prompt) = self.open.get(&position) else {
+            return if self.delivery.is_settled(position) { ScoreAnswer::NotNeeded } else { ScoreAnswer::NotFinished };
+        };
+        let Some(ended) = prompt.sample(index) else {
+            return if prompt.was_cancelled(index) || index >= prompt.bounds().1 {
+                ScoreAnswer::NotNeeded
+            } else {
+                ScoreAnswer::NotFinished
+            };
+        };
+        if prompt.outcome(index).is_resolved() {
+            let same = match &reward {
+                Ok(reward) => ended.reward == Some(*reward),
+                Err(_) => ended.status == RewardStatus::Failed,
+            };
+            return if same { ScoreAnswer::Repeated } else { ScoreAnswer::Conflict(ended.reward, ended.status) };
+        }
+        if ended.finish_reason == FinishReason::Cancelled || index >= prompt.bounds().1 {
+            return ScoreAnswer::NotNeeded;
+        }
+        let verdict = reward.map_or_else(Verdict::Failed, Verdict::Scored);
+        self.judged(position, index, Judged { verdict, wall_clock_timeouts: 0 });
+        ScoreAnswer::Taken
+    }
+
+    fn resolve(&mut self, position: usize, index: u32, outcome: Outcome, reward: Option<f64>, status: RewardStatus, note: Option<String>) {
+        // A verdict may come after its group has closed below it.
+        let Some(prompt) = self.open.get_mut(&position) else { return };
+        prompt.resolve(index, outcome, reward, status);
+        let (job, prompt) = (self.record.key, position as u32);
+        self.context.journal.verdict(VerdictRow { job, prompt, index, outcome: outcome.code(), reward, status: status.code(), note });
+        self.settle(position);
+    }
+
+    /// Cancels what can no longer matter in this prompt, and closes its group if its exit is resolved. Under a budget this may change what
+    /// is left to later prompts.
+    pub(super) fn settle(&mut self, position: usize) {
+        let (before, after) = (self.ledger.bounds(position), self.settle_one(position));
+        if self.spec.settings.strategy.charged_budget().is_none() || before == after {
+            return;
+        }
+        let later: Vec<usize> = self.open.range(position + 1..).map(|(position, _)| *position).collect();
+        for position in later {
+            let allowance = self.ledger.allowance(position);
+            if self.open.get_mut(&position).is_some_and(|prompt| prompt.allow(allowance)) {
+                self.settle_one(position);
             }
         }
     }
 
-    /// Hands an ended sample's text to its verifier.
-    fn judge(&mut self, prompt: usize, index: u32, times: u32) {
-        let Some(verifier) = self.spec.prompts[prompt].verifier.clone() else { return };
-        let Some(text) = self.open.get(&prompt).and_then(|p| p.sample(index)).map(|ended| ended.sample.text.clone()) else { return };
-        let pool = self.context.rewards.clone();
-        self.arrivals.push(Box::pin(async move {
-            let verdict = pool.judge(verifier, text).await;
-            Arrival::Judged { prompt, index, verdict, times }
-        }));
-    }
-
-    fn resolve(&mut self, position: usize, index: u32, outcome: Outcome, reward: Option<f64>, status: RewardStatus) -> Result<(), String> {
-        // A verdict may come after its group has closed below it.
-        let Some(prompt) = self.open.get_mut(&position) else { return Ok(()) };
-        prompt.resolve(index, outcome, reward, status);
-        self.settle(position)
-    }
-
-    /// Cancels what can no longer matter, and closes the group if its exit is resolved.
-    fn settle(&mut self, position: usize) -> Result<(), String> {
-        let Some(prompt) = self.open.get_mut(&position) else { return Ok(()) };
+    /// The same for one prompt; gives the bounds of its exit.
+    fn settle_one(&mut self, position: usize) -> (u32, u32) {
+        let Some(prompt) = self.open.get_mut(&position) else { return self.ledger.bounds(position) };
         for id in prompt.take_beyond() {
             self.arrivals.push(Box::pin(acknowledged(self.context.engine.cancel(id))));
         }
-        let Some(exit) = prompt.exit() else { return Ok(()) };
-        let Some(prompt) = self.open.remove(&position) else { return Ok(()) };
+        let allowance = self.ledger.allowance(position);
+        let (earliest, latest) = prompt.bounds();
+        let bounds = (earliest.min(allowance.least), latest.min(allowance.most));
+        self.ledger.set(position, bounds.0, bounds.1);
+        if self.spec.prompts[position].verifier.is_none() {
+            self.close(position, Exit { t: 0, kind: ExitKind::Failed });
+            return (0, 0);
+        }
+        match prompt.exit() {
+            Some(exit) => {
+                self.close(position, exit);
+                (exit.t, exit.t)
+            }
+            None => {
+                self.replan(position);
+                bounds
+            }
+        }
+    }
+
+    /// Forms the group of a resolved prompt.
+    fn close(&mut self, position: usize, exit: Exit) {
+        let Some(prompt) = self.open.remove(&position) else { return };
+        self.planner.remove(position);
         self.context.metrics.open_prompts(-1);
         if let Some(since) = prompt.satisfied_at {
             self.context.metrics.prefix_waited(since.elapsed());
         }
+        self.ledger.set(position, exit.t, exit.t);
+        let asked = &self.spec.prompts[position];
         let settings = &self.spec.settings;
-        let group = Group::form(&settings.strategy.plan(), exit, &prompt.seen(exit), settings.strategy.group_size, settings.advantage);
-        self.deliver(position, Closed { group, exit, prompt, at: Instant::now() })
-    }
-
-    /// Delivers a closed group, at once or when its turn has come.
-    fn deliver(&mut self, position: usize, closed: Closed) -> Result<(), String> {
-        if self.spec.settings.order == Order::Completion {
-            self.delivered += 1;
-            return self.write(position, closed);
-        }
-        self.closed.insert(position, closed);
-        while let Some(closed) = self.closed.remove(&self.delivered) {
-            let position = self.delivered;
-            self.delivered += 1;
-            self.write(position, closed)?;
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, position: usize, closed: Closed) -> Result<(), String> {
-        let waste = closed.prompt.wasted(closed.exit);
-        let Closed { group, exit, prompt, at } = &closed;
-        let timing = Timing {
-            tokens_discarded: waste.tokens,
-            samples_cancelled: waste.cancelled,
-            wait_s: at.elapsed().as_secs_f64(),
-            age_s: prompt.first_submitted.map_or(0.0, |since| since.elapsed().as_secs_f64()),
-            wall_clock_timeouts: 0,
+        let plan = prompt.plan();
+        let group = match &asked.verifier {
+            None => Group::of_bad_gold(),
+            Some(_) => {
+                let size = settings.strategy.kept_size(plan);
+                Group::form(plan, exit, &prompt.seen(exit), size, &settings.advantage, asked.history)
+            }
         };
-        let json = group_json(&self.spec.settings, &self.spec.prompts[position], group, *exit, prompt, timing)
-            .map_err(|e| format!("a group could not be written: {e}"))?;
-        self.count(&closed.group, waste);
-        self.record.append(json, closed.group.status, closed.group.signal, &closed.group.stats, waste);
-        Ok(())
+        if let Some(wanted) = &mut self.wanted {
+            wanted.set(position, group.signal);
+        }
+        self.delivery.closed(position, group, exit, prompt);
+        if self.wanted.is_some() {
+            self.skip_unneeded();
+        }
+        self.deliver();
     }
 
-    fn count(&self, group: &Group, waste: Waste) {
-        let metrics = &self.context.metrics;
-        let stats = &group.stats;
-        metrics.group_closed(group.status, stats);
-        let kept = group.kept.len() as u64;
-        metrics.samples(SampleOutcome::Kept, kept);
-        metrics.samples(SampleOutcome::Discarded, u64::from(stats.positive + stats.negative) - kept + waste.finished);
-        metrics.samples(SampleOutcome::Cancelled, waste.cancelled);
-        metrics.samples(SampleOutcome::Unscored, u64::from(stats.skipped));
-        metrics.samples(SampleOutcome::Failed, u64::from(stats.failed));
-        metrics.tokens_discarded(waste.tokens);
+    /// `dapo`: prompts behind the last group wanted are given up, and the others' chances have changed.
+    fn skip_unneeded(&mut self) {
+        let Some(wanted) = &self.wanted else { return };
+        let positions: Vec<usize> = self.open.keys().copied().collect();
+        let unneeded: Vec<usize> = positions.iter().copied().filter(|&position| wanted.place(position) == Place::Unneeded).collect();
+        for position in unneeded {
+            let Some(mut prompt) = self.open.remove(&position) else { continue };
+            self.planner.remove(position);
+            self.context.metrics.open_prompts(-1);
+            let running = prompt.take_running();
+            self.context.metrics.samples(SampleOutcome::Cancelled, running.len() as u64);
+            for id in running {
+                self.arrivals.push(Box::pin(acknowledged(self.context.engine.cancel(id))));
+            }
+            self.delivery.skip(position);
+        }
+        let open: Vec<usize> = self.open.keys().copied().collect();
+        open.into_iter().for_each(|position| self.replan(position));
     }
 
     /// Ends every running sample and waits until their blocks are free.
@@ -339,11 +570,17 @@ impl Job<'_> {
             match tokio::time::timeout_at(until, self.arrivals.next()).await {
                 Ok(Some(Arrival::Ended { .. })) => self.running -= 1,
                 Ok(Some(Arrival::Acknowledged { after })) => self.context.metrics.cancel_acknowledged(after),
-                Ok(Some(Arrival::Judged { .. })) => {}
+                // A group that was on its way is in the store, or never was.
+                Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return,
             }
         }
     }
+}
+
+/// What a verifier is asked about a sample.
+pub(super) fn question(job_id: &str, prompt: &PromptSpec, index: u32, text: String) -> Question {
+    Question { job_id: job_id.into(), prompt_id: prompt.id.as_str().into(), index, text, metadata: prompt.metadata.clone() }
 }
 
 fn request(spec: &JobSpec, prompt: &PromptSpec, index: u32) -> SampleRequest {
@@ -353,6 +590,22 @@ fn request(spec: &JobSpec, prompt: &PromptSpec, index: u32) -> SampleRequest {
         key: StreamKey::new(spec.settings.seed, &prompt.id),
         index,
         stream_tokens: false,
+    }
+}
+
+fn sample_row(job: i64, position: usize, sample: Sample, keep_raw: bool) -> SampleRow {
+    let tokens = sample.token_ids.len() as u32;
+    SampleRow {
+        job,
+        prompt: position as u32,
+        index: sample.index,
+        token_ids: sample.token_ids,
+        logprobs: sample.logprobs,
+        logprobs_raw: keep_raw.then_some(sample.logprobs_raw),
+        text: sample.text,
+        finish_reason: sample.finish_reason.name().to_owned(),
+        stop_match: sample.stop_match.as_ref().and_then(|stop| serde_json::to_string(stop).ok()),
+        weight_versions: vec![(sample.weights_version, 0, tokens)],
     }
 }
 
@@ -369,4 +622,11 @@ async fn acknowledged(ack: CancelAck) -> Arrival {
     let started = Instant::now();
     let _ = ack.await;
     Arrival::Acknowledged { after: started.elapsed() }
+}
+
+/// Resolves when the job's deadline, counted from its acceptance, has passed.
+async fn deadline(spec: &JobSpec) {
+    let Some(seconds) = spec.settings.deadline_s else { return std::future::pending().await };
+    let left = (spec.accepted_unix_s + seconds - super::unix_now()).max(0.0);
+    tokio::time::sleep(Duration::from_secs_f64(left)).await;
 }

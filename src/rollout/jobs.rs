@@ -1,34 +1,34 @@
-//! The jobs in memory: admission, idempotency, and a bounded shelf of finished ones.
+//! The jobs: admission, idempotency, recovery, and the way to find one.
 //!
-//! A durable store would stand here: [`Jobs::admit`] is where a job is written before it is acknowledged, and
-//! [`JobRecord::append`] where a group is.
+//! A job is in the store, durably, before it is acknowledged. Open jobs have a record and a task in this process; closed ones are read
+//! back from the store when somebody asks for them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
 use super::job::{self, Context};
+use super::plan::History;
 use super::record::{Ending, JobRecord, JobState};
-use super::spec::JobSpec;
+use super::spec::{JobSpec, Origin};
+use super::unix_now;
+use crate::store::{CloseJob, HistoryUpdate, JobState as StoredState, Resume, Store, StoreError, StorePath};
 
 /// Bounds on jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct JobLimits {
     /// Jobs that are queued or running.
     pub max_open: usize,
-    /// Jobs that run at once; the others queue in order.
+    /// Jobs that run at once; the others queue in order of acceptance.
     pub max_running: usize,
-    /// Finished jobs kept for their readers; the oldest go first.
-    pub max_finished: usize,
-    /// Bytes of groups that all jobs may hold before finished jobs are dropped, oldest first.
-    pub max_bytes: usize,
 }
 
 impl Default for JobLimits {
     fn default() -> Self {
-        JobLimits { max_open: 64, max_running: 16, max_finished: 256, max_bytes: 1 << 30 }
+        JobLimits { max_open: 64, max_running: 64 }
     }
 }
 
@@ -62,137 +62,280 @@ pub enum Refusal {
     /// The server shuts down.
     #[error("the server is shutting down; send the job again when it is back")]
     Closing,
-    /// The job could not be recorded.
-    #[error("the job could not be recorded: {0}")]
-    Record(String),
+    /// The store takes nothing.
+    #[error("the store takes nothing: {0}")]
+    Store(String),
+    /// The request's settings do not fit its prompts.
+    #[error("{0}: {1}")]
+    Field(String, String),
 }
 
-/// Every job in memory.
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Refusal::Store(error.to_string())
+    }
+}
+
+/// Why the store's open jobs cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// The store.
+    #[error("the store cannot be read: {0}")]
+    Store(#[from] StoreError),
+    /// Another model.
+    #[error(
+        "the store holds the open job {id:?}, which was accepted for another model than this one; start the server with that model, \
+         end the job with `adaroll jobs cancel {id}`, or use another --store"
+    )]
+    OtherModel {
+        /// The job.
+        id: String,
+    },
+    /// A job cannot be read.
+    #[error("the open job {id:?} in the store cannot be read back ({problem}); end it with `adaroll jobs cancel {id}`")]
+    Damaged {
+        /// The job.
+        id: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// The jobs of one server.
 pub struct Jobs {
     context: Context,
+    store: Store,
+    origin: Origin,
     limits: JobLimits,
     places: Arc<Semaphore>,
-    shelf: Mutex<Shelf>,
+    /// Only one request at a time looks whether its id is free and takes it.
+    admission: tokio::sync::Mutex<()>,
+    shelf: Arc<Mutex<Shelf>>,
 }
 
 #[derive(Default)]
 struct Shelf {
-    by_id: HashMap<String, Arc<JobRecord>>,
-    /// Ids by age.
-    order: VecDeque<String>,
+    /// Open jobs, by the order of their acceptance.
+    open: BTreeMap<i64, Arc<JobRecord>>,
+    by_id: HashMap<String, i64>,
+    ended: [usize; 3],
     closing: bool,
 }
 
-impl Jobs {
-    /// No jobs yet.
-    pub fn new(context: Context, limits: JobLimits) -> Self {
-        Jobs { context, limits, places: Arc::new(Semaphore::new(limits.max_running.max(1))), shelf: Mutex::default() }
+impl Shelf {
+    fn insert(&mut self, record: &Arc<JobRecord>) {
+        self.by_id.insert(record.id.clone(), record.key);
+        self.open.insert(record.key, record.clone());
     }
 
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn remove(&mut self, record: &JobRecord) {
+        self.open.remove(&record.key);
+        self.by_id.remove(&record.id);
+        let state = record.state();
+        let over = JobState::ALL.iter().filter(|(state, _)| state.is_over()).position(|(s, _)| *s == state);
+        if let Some(count) = over.and_then(|over| self.ended.get_mut(over)) {
+            *count += 1;
+        }
+    }
+}
+
+fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
+    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Jobs {
+    /// The jobs over a store; [`Jobs::recover`] starts those that are open in it.
+    pub fn new(context: Context, store: Store, origin: Origin, limits: JobLimits) -> Self {
+        let places = Arc::new(Semaphore::new(limits.max_running.max(1)));
+        Jobs { context, store, origin, limits, places, admission: tokio::sync::Mutex::new(()), shelf: Arc::default() }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Places for samples, in all and in use.
+    pub fn slots(&self) -> (usize, usize) {
+        self.context.slots.usage()
+    }
+
+    /// Goes on with the jobs that an earlier process left open; gives their number. Must be called within a runtime, before any admission.
+    pub fn recover(&self) -> Result<usize, RecoverError> {
+        let stored = self.store.open_jobs()?;
+        let mut starts = Vec::with_capacity(stored.len());
+        for job in stored {
+            let id = job.accepted.id.clone();
+            if job.accepted.model_digest != self.origin.model_digest {
+                return Err(RecoverError::OtherModel { id });
+            }
+            let numerics_changed = job.accepted.numerics_id != self.origin.numerics_id;
+            if numerics_changed {
+                tracing::warn!(job = %id, was = %job.accepted.numerics_id, is = %self.origin.numerics_id, "a job goes on under other numerics");
+            }
+            let damaged = |problem: String| RecoverError::Damaged { id: id.clone(), problem };
+            let spec = Arc::new(JobSpec::from_stored(&job).map_err(|e| damaged(e.to_string()))?);
+            let resume = self.store.resume(job.job)?;
+            let record = JobRecord::open(spec, job.job, self.store.clone()).map_err(|e| damaged(e.to_string()))?;
+            record.restore(&resume.groups, numerics_changed);
+            starts.push((Arc::new(record), resume));
+        }
+        let count = starts.len();
+        for (record, resume) in starts {
+            tracing::info!(job = %record.id, groups = resume.groups.len(), samples = resume.samples.len(), "job goes on");
+            self.start(record, resume);
+        }
+        Ok(count)
     }
 
     /// The job called `id`, if the request with this digest may attach to it.
     pub fn attach(&self, id: &str, digest: &str) -> Result<Option<Arc<JobRecord>>, Refusal> {
-        match self.find(id) {
+        match self.find(id)? {
             Some(record) if record.digest == digest => Ok(Some(record)),
             Some(_) => Err(Refusal::OtherRequest),
             None => Ok(None),
         }
     }
 
-    /// Starts the job, or attaches to the one that is there. Must be called within a runtime.
-    pub fn admit(&self, spec: JobSpec) -> Result<Admission, Refusal> {
-        let mut shelf = self.shelf();
-        match shelf.by_id.get(&spec.id) {
-            Some(record) if record.digest == spec.digest => return Ok(Admission::Attached(record.clone())),
-            Some(_) => return Err(Refusal::OtherRequest),
-            None if shelf.closing => return Err(Refusal::Closing),
-            None => {}
+    /// Writes the job down and starts it, or attaches to the one that is there.
+    pub async fn admit(&self, mut spec: JobSpec) -> Result<Admission, Refusal> {
+        let _one_at_a_time = self.admission.lock().await;
+        if let Some(record) = self.attach(&spec.id, &spec.digest)? {
+            return Ok(Admission::Attached(record));
         }
-        let open = shelf.by_id.values().filter(|record| !record.state().is_over()).count();
-        if open >= self.limits.max_open {
-            return Err(Refusal::Full(open));
-        }
-        shelf.make_room(&self.limits);
-        let record = Arc::new(JobRecord::new(&spec).map_err(|error| Refusal::Record(error.to_string()))?);
-        shelf.by_id.insert(record.id.clone(), record.clone());
-        shelf.order.push_back(record.id.clone());
-        drop(shelf);
-        let task = tokio::spawn(run(self.context.clone(), self.places.clone(), spec, record.clone()));
-        let watched = record.clone();
-        tokio::spawn(async move {
-            // A job that panics fails; its readers must not wait forever.
-            if task.await.is_err() {
-                watched.finish(Ending::Failed("the job stopped with an internal error; please report this".into()));
+        {
+            let shelf = lock(&self.shelf);
+            if shelf.closing {
+                return Err(Refusal::Closing);
             }
-        });
+            if shelf.open.len() >= self.limits.max_open {
+                return Err(Refusal::Full(shelf.open.len()));
+            }
+        }
+        let ids: Vec<String> = spec.prompts.iter().map(|prompt| prompt.id.clone()).collect();
+        let histories = self.store.history(&spec.settings.namespace, &ids)?;
+        for (prompt, history) in spec.prompts.iter_mut().zip(histories) {
+            prompt.history = history.map(|(n, s)| History { n, s });
+        }
+        let cannot = |e: serde_json::Error| Refusal::Store(format!("the job cannot be written as JSON: {e}"));
+        let key = self.store.admit(spec.to_stored(&self.origin).map_err(cannot)?).await?;
+        self.store.usage(&spec.key, 1, spec.prompts.len() as u64, 0, 0);
+        let record = Arc::new(JobRecord::open(Arc::new(spec), key, self.store.clone()).map_err(cannot)?);
+        self.start(record.clone(), Resume::default());
         Ok(Admission::Started(record))
     }
 
-    /// The job called `id`.
-    pub fn find(&self, id: &str) -> Option<Arc<JobRecord>> {
-        self.shelf().by_id.get(id).cloned()
+    fn start(&self, record: Arc<JobRecord>, resume: Resume) {
+        lock(&self.shelf).insert(&record);
+        let task = tokio::spawn(run(self.context.clone(), self.store.clone(), self.places.clone(), record.clone(), resume));
+        let shelf = self.shelf.clone();
+        tokio::spawn(async move {
+            // A job that panics stays open in the store; its readers must not wait for it.
+            if task.await.is_err() {
+                record.finish(Ending::Lost("the job stopped with an internal error; please report this".into()));
+            }
+            // Suspended jobs stay on the shelf: the process is about to end.
+            if record.state().is_over() {
+                lock(&shelf).remove(&record);
+            }
+        });
     }
 
-    /// Every job, oldest first.
-    pub fn list(&self) -> Vec<Arc<JobRecord>> {
-        let shelf = self.shelf();
-        shelf.order.iter().filter_map(|id| shelf.by_id.get(id).cloned()).collect()
+    /// The job called `id`, open or closed.
+    pub fn find(&self, id: &str) -> Result<Option<Arc<JobRecord>>, Refusal> {
+        let open = {
+            let shelf = lock(&self.shelf);
+            shelf.by_id.get(id).and_then(|key| shelf.open.get(key)).cloned()
+        };
+        if open.is_some() {
+            return Ok(open);
+        }
+        let Some(stored) = self.store.find(id)? else { return Ok(None) };
+        let cannot = |e: serde_json::Error| Refusal::Store(format!("job {id:?} cannot be read back: {e}"));
+        JobRecord::closed(&stored, self.store.clone()).map(|record| Some(Arc::new(record))).map_err(cannot)
     }
 
-    /// Number of jobs in each state.
+    /// Open jobs, oldest first.
+    pub fn open(&self) -> Vec<Arc<JobRecord>> {
+        lock(&self.shelf).open.values().cloned().collect()
+    }
+
+    /// Number of jobs in each state; those that are over, since the start of this process.
     pub fn counts(&self) -> Vec<(&'static str, usize)> {
-        let states: Vec<JobState> = self.list().iter().map(|record| record.state()).collect();
-        JobState::ALL.iter().map(|(state, name)| (*name, states.iter().filter(|s| *s == state).count())).collect()
+        let shelf = lock(&self.shelf);
+        let states: Vec<JobState> = shelf.open.values().map(|record| record.state()).collect();
+        let mut ended = shelf.ended.iter();
+        let count = |(state, name): &(JobState, &'static str)| {
+            let before = if state.is_over() { ended.next().copied().unwrap_or(0) } else { 0 };
+            (*name, before + states.iter().filter(|s| *s == state).count())
+        };
+        JobState::ALL.iter().map(count).collect()
     }
 
     /// Whether no job is taken any more.
     pub fn is_closing(&self) -> bool {
-        self.shelf().closing
+        lock(&self.shelf).closing
     }
 
-    /// Takes no more jobs, gives the open ones `grace` to finish, and then cancels them.
+    /// Takes no more jobs and gives the open ones `grace` to finish. What is open then stays open in a store on disk and goes on after the
+    /// next start; jobs of a store in memory end as cancelled.
     pub async fn close(&self, grace: Duration) {
-        self.shelf().closing = true;
-        let open = self.list();
-        let all_over = futures::future::join_all(open.iter().map(|record| record.over()));
-        if tokio::time::timeout(grace, all_over).await.is_ok() {
-            return;
+        lock(&self.shelf).closing = true;
+        let open = self.open();
+        let all_over = || futures::future::join_all(open.iter().map(|record| record.over()));
+        if tokio::time::timeout(grace, all_over()).await.is_err() {
+            let keeps = matches!(self.store.path(), StorePath::File(_));
+            open.iter().for_each(|record| if keeps { record.suspend() } else { record.cancel() });
+            all_over().await;
         }
-        open.iter().for_each(|record| record.cancel());
-        futures::future::join_all(open.iter().map(|record| record.over())).await;
+        self.store.flush().await;
     }
 }
 
-impl Shelf {
-    /// Drops finished jobs, oldest first, down to the limits.
-    fn make_room(&mut self, limits: &JobLimits) {
-        let finished = |shelf: &Shelf, id: &String| shelf.by_id.get(id).is_none_or(|record| record.state().is_over());
-        loop {
-            let over: Vec<&String> = self.order.iter().filter(|id| finished(self, id)).collect();
-            let bytes: usize = self.by_id.values().map(|record| record.bytes()).sum();
-            let Some(oldest) = over.first().filter(|_| over.len() > limits.max_finished || bytes > limits.max_bytes) else { return };
-            let oldest = (*oldest).clone();
-            self.order.retain(|id| *id != oldest);
-            self.by_id.remove(&oldest);
-        }
-    }
-}
-
-/// A job's task: waits for a place, runs, closes the record.
-async fn run(context: Context, places: Arc<Semaphore>, spec: JobSpec, record: Arc<JobRecord>) {
+/// A job's task: waits for a place, runs, closes the job in the store, then in the record.
+async fn run(context: Context, store: Store, places: Arc<Semaphore>, record: Arc<JobRecord>, resume: Resume) {
+    let Some(spec) = record.spec.clone() else { return };
     let place = tokio::select! {
         biased;
-        () = record.cancelled() => None,
-        place = places.acquire() => place.ok(),
+        asked = record.asked_to_stop() => Err(asked),
+        place = places.acquire() => Ok(place),
     };
-    let Some(_place) = place else { return record.finish(Ending::Cancelled) };
-    context.metrics.job_started(record.start());
-    let ending = job::run(&context, &spec, &record).await;
-    if let Ending::Failed(sentence) = &ending {
-        tracing::warn!(job = %record.id, "job failed: {sentence}");
+    let ending = match &place {
+        Ok(_) => {
+            context.metrics.job_started(record.start());
+            job::run(&context, &spec, &record, resume).await
+        }
+        Err(super::record::Asked::Suspend) => Ending::Suspended,
+        Err(_) => Ending::Cancelled,
+    };
+    let ending = close(&store, &spec, &record, ending).await;
+    match &ending {
+        Ending::Failed(sentence) | Ending::Lost(sentence) => tracing::warn!(job = %record.id, "job failed: {sentence}"),
+        Ending::Suspended => tracing::info!(job = %record.id, "job stays open in the store"),
+        Ending::Done | Ending::Cancelled => {}
     }
     record.finish(ending);
+}
+
+/// Closes a job in the store, unless it stays open there.
+async fn close(store: &Store, spec: &JobSpec, record: &JobRecord, ending: Ending) -> Ending {
+    let (state, error) = match &ending {
+        Ending::Done => (StoredState::Done, None),
+        Ending::Failed(sentence) => (StoredState::Failed, Some(sentence.clone())),
+        Ending::Cancelled => (StoredState::Cancelled, None),
+        Ending::Suspended | Ending::Lost(_) => return ending,
+    };
+    let totals = record.totals();
+    // What a job had delivered when it was ended early depends on timing, and history must not.
+    let update_history = (ending == Ending::Done).then(|| HistoryUpdate {
+        lambda: spec.settings.strategy.history_decay,
+        ids: spec.prompts.iter().map(|prompt| prompt.id.clone()).collect(),
+    });
+    store.usage(&spec.key, 0, 0, totals.samples_seen, totals.tokens_seen + totals.tokens_discarded);
+    let totals = serde_json::to_string(&totals).unwrap_or_else(|_| "{}".into());
+    let job = CloseJob { job: record.key, state, error, totals, closed_unix_s: unix_now(), update_history };
+    match store.close(job).await {
+        Ok(()) => ending,
+        Err(error) => Ending::Lost(format!("the store failed: {error}")),
+    }
 }

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::plan::{Exit, ExitKind, Group, Outcome, Stats, Status};
+use super::plan::{ExitKind, Group, Outcome, Stats, Status};
 use super::prompt::OpenPrompt;
 use super::spec::{PromptSpec, Settings};
 use crate::engine::{FinishReason, Sample, StopMatch};
+use crate::store::{SampleRow, StoredSample};
 
 /// A group.
 #[derive(Debug, Serialize)]
@@ -31,6 +32,9 @@ pub struct GroupOut<'a> {
     pub mixed_versions: bool,
     /// Statistics over every sample the strategy saw.
     pub stats: &'a Stats,
+    /// Weight that the group puts on the gradient of its prompt's pass rate, where an objective sets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effective_weight: Option<f64>,
     /// The only part that depends on timing.
     pub timing: Timing,
 }
@@ -62,7 +66,7 @@ pub struct SampleOut<'a> {
     /// Why the sample ended.
     pub finish_reason: FinishReason,
     /// What ended it, if it was a stop.
-    pub stop_match: Option<&'a StopMatch>,
+    pub stop_match: Option<StopMatch>,
     /// Which weights drew which tokens.
     pub weight_versions: Vec<VersionSpan>,
 }
@@ -79,15 +83,29 @@ pub enum RewardStatus {
     Failed,
 }
 
+impl RewardStatus {
+    const ALL: [RewardStatus; 3] = [RewardStatus::Scored, RewardStatus::Unscored, RewardStatus::Failed];
+
+    /// A number for the store.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The status with this number.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.code() == code)
+    }
+}
+
 /// Tokens `start..end` were drawn by this version of the weights.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct VersionSpan {
     /// Version.
     pub version: u64,
     /// First token.
-    pub start: usize,
+    pub start: u32,
     /// Behind the last token.
-    pub end: usize,
+    pub end: u32,
 }
 
 /// What depends on timing.
@@ -105,38 +123,39 @@ pub struct Timing {
     pub wall_clock_timeouts: u64,
 }
 
-/// The JSON of a closed group; `state` holds its samples.
+/// The JSON of a closed group; `samples` are those that it shows, `state` knows what came of them.
 pub fn group_json(
     settings: &Settings,
     prompt: &PromptSpec,
     group: &Group,
-    exit: Exit,
     state: &OpenPrompt,
+    samples: &[StoredSample],
     timing: Timing,
 ) -> Result<String, serde_json::Error> {
     let fields = &settings.fields;
     let advantages: BTreeMap<u32, f64> = group.kept.iter().map(|kept| (kept.index, kept.advantage)).collect();
-    let indices: Vec<u32> = if fields.all_samples { (0..exit.t).collect() } else { advantages.keys().copied().collect() };
-    let sample_out = |index: u32| {
-        let ended = state.sample(index)?;
-        let sample = &ended.sample;
-        let outcome = state.outcome(index);
-        Some(SampleOut {
-            index,
-            token_ids: &sample.token_ids,
-            logprobs: fields.logprobs.then_some(&sample.logprobs),
-            logprobs_raw: fields.logprobs_raw.then_some(&sample.logprobs_raw),
-            text: fields.text.then_some(sample.text.as_str()),
-            reward: ended.reward,
-            reward_status: ended.status,
-            positive: outcome.counts().then_some(outcome == Outcome::Positive),
-            advantage: advantages.get(&index).copied(),
-            finish_reason: sample.finish_reason,
-            stop_match: sample.stop_match.as_ref(),
-            weight_versions: vec![VersionSpan { version: sample.weights_version, start: 0, end: sample.token_ids.len() }],
+    let samples: Vec<SampleOut<'_>> = samples
+        .iter()
+        .filter_map(|stored| {
+            let sample = &stored.sample;
+            let ended = state.sample(sample.index)?;
+            let outcome = state.outcome(sample.index);
+            Some(SampleOut {
+                index: sample.index,
+                token_ids: &sample.token_ids,
+                logprobs: fields.logprobs.then_some(&sample.logprobs),
+                logprobs_raw: sample.logprobs_raw.as_deref().filter(|_| fields.logprobs_raw),
+                text: fields.text.then_some(sample.text.as_str()),
+                reward: ended.reward,
+                reward_status: ended.status,
+                positive: outcome.counts().then_some(outcome == Outcome::Positive),
+                advantage: advantages.get(&sample.index).copied(),
+                finish_reason: ended.finish_reason,
+                stop_match: sample.stop_match.as_deref().and_then(|stop| serde_json::from_str(stop).ok()),
+                weight_versions: spans(sample),
+            })
         })
-    };
-    let samples: Vec<SampleOut<'_>> = indices.into_iter().filter_map(sample_out).collect();
+        .collect();
     let mixed_versions = samples.iter().flat_map(|s| &s.weight_versions).any(|span| span.version != settings.weights_version);
     serde_json::to_string(&GroupOut {
         prompt_id: &prompt.id,
@@ -147,8 +166,14 @@ pub fn group_json(
         exit: group.exit,
         mixed_versions,
         stats: &group.stats,
+        effective_weight: group.effective_weight,
         timing,
     })
+}
+
+fn spans(sample: &SampleRow) -> Vec<VersionSpan> {
+    let span = |&(version, start, end): &(u64, u32, u32)| VersionSpan { version, start, end };
+    sample.weight_versions.iter().map(span).collect()
 }
 
 /// Non-finite numbers never reach JSON: a sample that holds one, or whose lists differ in length, has failed and shows nothing else.

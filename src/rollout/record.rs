@@ -1,18 +1,20 @@
-//! A job as its readers see it: an append-only log of groups, its state, and a way to cancel it.
+//! A job as its readers see it: an append-only log of groups, its state, and ways to end it.
 //!
-//! Groups are serialized once and shared by every reader. A reader pulls at its own pace from a cursor, so a slow one costs no memory
-//! beyond the log itself and never holds the job up. Part of the log's contract: event 0 is the job's header, then one event per group,
-//! then the end.
+//! The log's groups are in the store; what is here is their number. A reader pulls at its own pace from a cursor, so a slow one costs one
+//! group at a time and never holds the job up. Part of the log's contract: event 0 is the job's header, then one event per group in the
+//! order of delivery, then the end.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-use tokio::sync::watch;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use super::plan::{Stats, Status};
-use super::prompt::Waste;
-use super::spec::{JobSpec, Settings};
+use super::output::RewardStatus;
+use super::plan::Status;
+use super::spec::JobSpec;
+use crate::store::{GroupRow, Store, StoredJob};
 
 /// Where a job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -46,7 +48,7 @@ impl JobState {
     }
 }
 
-/// How a job ended.
+/// How a job's run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// Every group is delivered.
@@ -55,16 +57,23 @@ pub enum Ending {
     Failed(String),
     /// Its caller ended it.
     Cancelled,
+    /// The server shuts down: the job stays open in the store and goes on after the next start.
+    Suspended,
+    /// The store does not take anything any more. The job stays as the store knows it.
+    Lost(String),
 }
 
 /// Sums over a job's delivered groups.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Totals {
     /// Prompts of the job.
     pub prompts: u64,
     /// Groups delivered.
     pub groups: u64,
-    /// Of these, resolved.
+    /// Groups that `dapo` dropped, because all their rewards were equal.
+    pub dropped: u64,
+    /// Of the delivered, resolved.
     pub resolved: u64,
     /// Exhausted.
     pub exhausted: u64,
@@ -84,26 +93,32 @@ pub struct Totals {
     pub samples_cancelled: u64,
 }
 
-/// What a job was accepted as. The first event of its stream.
-#[derive(Debug, Serialize)]
-pub struct JobHeader<'a> {
-    /// The job's id.
-    pub job_id: &'a str,
-    /// Where its stream is.
-    pub events: String,
-    /// Where its groups are.
-    pub groups: String,
-    /// Its effective settings.
-    #[serde(flatten)]
-    pub settings: &'a Settings,
+impl Totals {
+    /// Counts a prompt's end.
+    pub fn add(&mut self, row: &GroupRow) {
+        let is = |status: Status| u64::from(row.status == status.name());
+        match row.seq {
+            Some(_) => {
+                self.groups += 1;
+                self.resolved += is(Status::Resolved);
+                self.exhausted += is(Status::Exhausted);
+                self.failed += is(Status::Failed);
+                self.signal += u64::from(row.signal);
+            }
+            None => self.dropped += 1,
+        }
+        self.samples_seen += u64::from(row.t);
+        self.samples_positive += u64::from(row.positive);
+        self.tokens_seen += row.tokens_seen;
+    }
 }
 
 /// A job and where it stands.
 #[derive(Debug, Serialize)]
 pub struct JobView<'a> {
-    /// What it was accepted as.
+    /// What it was accepted as: `job_id`, `events`, `groups` and the effective settings.
     #[serde(flatten)]
-    pub header: JobHeader<'a>,
+    pub header: &'a Map<String, Value>,
     /// Where it stands.
     #[serde(flatten)]
     pub progress: Progress,
@@ -116,6 +131,8 @@ pub struct Progress {
     pub state: JobState,
     /// Why it failed.
     pub error: Option<String>,
+    /// Whether it went on after a restart on other kernels or another kind of processor: promise 1 does not reach across that.
+    pub numerics_changed: bool,
     /// Sums over its groups.
     pub statistics: Totals,
 }
@@ -131,52 +148,150 @@ pub enum EventKind {
     End,
 }
 
-/// A job in memory.
+/// A score that a client posts for a `pull` reward.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PostedScore {
+    /// Position of the prompt in the request.
+    pub prompt: usize,
+    /// The sample.
+    pub index: u32,
+    /// The reward, finite, or why there is none.
+    pub reward: Result<f64, String>,
+}
+
+/// What became of a posted score.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ScoreAnswer {
+    /// It decides the sample.
+    Taken,
+    /// The same score was there already.
+    Repeated,
+    /// The sample can no longer matter: its group is closed, or it was cancelled.
+    NotNeeded,
+    /// Another score was there already.
+    Conflict(Option<f64>, RewardStatus),
+    /// No such sample has finished.
+    NotFinished,
+}
+
+/// Scores on their way to the job's loop; the answers come when they are written down.
+pub type Posted = (Vec<PostedScore>, oneshot::Sender<Vec<ScoreAnswer>>);
+
+/// What a running job is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// To go on.
+    GoOn,
+    /// To end for good.
+    Cancel,
+    /// To stop and stay open in the store.
+    Suspend,
+}
+
+/// A job of this process, or a closed one from the store.
 #[derive(Debug)]
 pub struct JobRecord {
     /// The job's id.
     pub id: String,
+    /// Its row in the store.
+    pub key: i64,
     /// Whether the caller chose the id.
     pub named: bool,
     /// Digest of the request.
     pub digest: String,
-    settings: Arc<Settings>,
+    /// The job, while it is open.
+    pub spec: Option<Arc<JobSpec>>,
+    store: Store,
+    head: Map<String, Value>,
     header: Arc<str>,
     created: Instant,
     log: Mutex<Log>,
     changed: watch::Sender<()>,
-    cancel: watch::Sender<bool>,
+    asked: watch::Sender<Asked>,
+    waiting: watch::Sender<()>,
+    scores: mpsc::UnboundedSender<Posted>,
+    inbox: Mutex<Option<mpsc::UnboundedReceiver<Posted>>>,
 }
 
 #[derive(Debug)]
 struct Log {
     state: JobState,
+    /// The run has ended and the job has not.
+    suspended: bool,
     error: Option<String>,
+    numerics_changed: bool,
     totals: Totals,
-    groups: Vec<Arc<str>>,
-    bytes: usize,
     end: Option<Arc<str>>,
 }
 
 impl JobRecord {
-    /// The record of a job that was just accepted.
-    pub fn new(spec: &JobSpec) -> Result<Self, serde_json::Error> {
+    /// The record of an open job.
+    pub fn open(spec: Arc<JobSpec>, key: i64, store: Store) -> Result<Self, serde_json::Error> {
+        let settings = serde_json::to_value(&*spec.settings)?;
+        let totals = Totals { prompts: spec.prompts.len() as u64, ..Totals::default() };
+        let (id, named, digest) = (spec.id.clone(), spec.named, spec.digest.clone());
+        Self::build(id, key, named, digest, settings, Some(spec), store, JobState::Queued, totals)
+    }
+
+    /// The record of a job that the store has closed.
+    pub fn closed(stored: &StoredJob, store: Store) -> Result<Self, serde_json::Error> {
+        use crate::store::JobState as Stored;
+        let accepted = &stored.accepted;
+        let totals = stored.totals.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default();
+        let ending = match stored.state {
+            Stored::Done => Ending::Done,
+            Stored::Cancelled => Ending::Cancelled,
+            Stored::Failed => Ending::Failed(stored.error.clone().unwrap_or_else(|| "the store does not say why".into())),
+            Stored::Open => Ending::Suspended,
+        };
+        let settings = serde_json::from_str(&accepted.settings)?;
+        let (id, digest) = (accepted.id.clone(), accepted.digest.clone());
+        let record = Self::build(id, stored.job, accepted.named, digest, settings, None, store, JobState::Queued, totals)?;
+        record.finish(ending);
+        Ok(record)
+    }
+
+    fn build(
+        id: String,
+        key: i64,
+        named: bool,
+        digest: String,
+        settings: Value,
+        spec: Option<Arc<JobSpec>>,
+        store: Store,
+        state: JobState,
+        totals: Totals,
+    ) -> Result<Self, serde_json::Error> {
+        let mut head = Map::new();
+        head.insert("job_id".into(), id.clone().into());
+        head.insert("events".into(), format!("/v1/rollouts/{id}/events").into());
+        head.insert("groups".into(), format!("/v1/rollouts/{id}/groups").into());
+        if let Value::Object(settings) = settings {
+            head.extend(settings);
+        }
         #[derive(Serialize)]
         struct First<'a> {
-            job: JobHeader<'a>,
+            job: &'a Map<String, Value>,
         }
-        let header = serde_json::to_string(&First { job: header(&spec.id, &spec.settings) })?;
-        let totals = Totals { prompts: spec.prompts.len() as u64, ..Totals::default() };
+        let header = serde_json::to_string(&First { job: &head })?.into();
+        let (scores, inbox) = mpsc::unbounded_channel();
+        let log = Log { state, suspended: false, error: None, numerics_changed: false, totals, end: None };
         Ok(JobRecord {
-            id: spec.id.clone(),
-            named: spec.named,
-            digest: spec.digest.clone(),
-            settings: spec.settings.clone(),
-            header: header.into(),
+            id,
+            key,
+            named,
+            digest,
+            spec,
+            store,
+            head,
+            header,
             created: Instant::now(),
-            log: Mutex::new(Log { state: JobState::Queued, error: None, totals, groups: Vec::new(), bytes: 0, end: None }),
+            log: Mutex::new(log),
             changed: watch::channel(()).0,
-            cancel: watch::channel(false).0,
+            asked: watch::channel(Asked::GoOn).0,
+            waiting: watch::channel(()).0,
+            scores,
+            inbox: Mutex::new(Some(inbox)),
         })
     }
 
@@ -191,22 +306,19 @@ impl JobRecord {
         self.created.elapsed()
     }
 
-    /// Appends a delivered group.
-    pub fn append(&self, json: String, status: Status, signal: bool, stats: &Stats, waste: Waste) {
+    /// Counts groups that an earlier process delivered.
+    pub fn restore(&self, groups: &[GroupRow], numerics_changed: bool) {
         let mut log = self.log();
-        let totals = &mut log.totals;
-        totals.groups += 1;
-        totals.resolved += u64::from(status == Status::Resolved);
-        totals.exhausted += u64::from(status == Status::Exhausted);
-        totals.failed += u64::from(status == Status::Failed);
-        totals.signal += u64::from(signal);
-        totals.samples_seen += u64::from(stats.seen);
-        totals.samples_positive += u64::from(stats.positive);
-        totals.tokens_seen += stats.tokens_seen;
-        totals.tokens_discarded += waste.tokens;
-        totals.samples_cancelled += waste.cancelled;
-        log.bytes += json.len();
-        log.groups.push(json.into());
+        groups.iter().for_each(|row| log.totals.add(row));
+        log.numerics_changed = numerics_changed;
+    }
+
+    /// A prompt's end was written to the store.
+    pub fn appended(&self, row: &GroupRow, tokens_discarded: u64, samples_cancelled: u64) {
+        let mut log = self.log();
+        log.totals.add(row);
+        log.totals.tokens_discarded += tokens_discarded;
+        log.totals.samples_cancelled += samples_cancelled;
         drop(log);
         self.changed.send_replace(());
     }
@@ -219,8 +331,14 @@ impl JobRecord {
         }
         (log.state, log.error) = match ending {
             Ending::Done => (JobState::Done, None),
-            Ending::Failed(sentence) => (JobState::Failed, Some(sentence)),
+            Ending::Failed(sentence) | Ending::Lost(sentence) => (JobState::Failed, Some(sentence)),
             Ending::Cancelled => (JobState::Cancelled, None),
+            Ending::Suspended => {
+                log.suspended = true;
+                drop(log);
+                self.changed.send_replace(());
+                return;
+            }
         };
         #[derive(Serialize)]
         struct End<'a> {
@@ -240,19 +358,39 @@ impl JobRecord {
 
     /// Asks the job to end; it does so after its samples' blocks are free.
     pub fn cancel(&self) {
-        self.cancel.send_replace(true);
+        self.asked.send_replace(Asked::Cancel);
     }
 
-    /// Resolves when the job is asked to end.
-    pub async fn cancelled(&self) {
-        let mut asked = self.cancel.subscribe();
-        let _ = asked.wait_for(|asked| *asked).await;
+    /// Asks the job to stop and to stay open in the store. A cancel that came before stands.
+    pub fn suspend(&self) {
+        self.asked.send_if_modified(|asked| {
+            let suspend = *asked == Asked::GoOn;
+            if suspend {
+                *asked = Asked::Suspend;
+            }
+            suspend
+        });
     }
 
-    /// Resolves when the job is over.
+    /// Resolves when the job is asked to stop.
+    pub async fn asked_to_stop(&self) -> Asked {
+        let mut asked = self.asked.subscribe();
+        match asked.wait_for(|asked| *asked != Asked::GoOn).await {
+            Ok(asked) => *asked,
+            Err(_) => Asked::Suspend,
+        }
+    }
+
+    /// Resolves when the job is over, or its run has ended.
     pub async fn over(&self) {
         let mut changed = self.changed.subscribe();
-        while !self.state().is_over() {
+        loop {
+            {
+                let log = self.log();
+                if log.state.is_over() || log.suspended {
+                    return;
+                }
+            }
             if changed.changed().await.is_err() {
                 return;
             }
@@ -264,37 +402,88 @@ impl JobRecord {
         self.log().state
     }
 
-    /// Bytes that its groups occupy.
-    pub fn bytes(&self) -> usize {
-        self.log().bytes
+    /// Sums over its groups so far.
+    pub fn totals(&self) -> Totals {
+        self.log().totals
     }
 
     /// Where the job stands, for `GET`.
     pub fn view(&self) -> JobView<'_> {
-        JobView { header: header(&self.id, &self.settings), progress: self.log().progress() }
+        JobView { header: &self.head, progress: self.log().progress() }
     }
 
-    /// At most `limit` groups from position `cursor` on.
-    pub fn groups(&self, cursor: usize, limit: usize) -> Vec<Arc<str>> {
-        self.log().groups.iter().skip(cursor).take(limit).cloned().collect()
+    /// A sample waits for a client's score.
+    pub fn waits_for_scores(&self) {
+        self.waiting.send_replace(());
     }
 
-    /// Event `cursor` of the stream, when it is there; nothing behind the end.
+    /// Resolves when a sample after this call waits for a client's score, or when the job's state or groups change.
+    pub fn next_waiting(&self) -> impl Future<Output = ()> + use<> {
+        let (mut waiting, mut changed) = (self.waiting.subscribe(), self.changed.subscribe());
+        async move {
+            tokio::select! {
+                _ = waiting.changed() => {}
+                _ = changed.changed() => {}
+            }
+        }
+    }
+
+    /// Hands scores to the job's loop; nothing if the job is over.
+    pub async fn post_scores(&self, scores: Vec<PostedScore>) -> Option<Vec<ScoreAnswer>> {
+        if self.state().is_over() {
+            return None;
+        }
+        let (answer, answers) = oneshot::channel();
+        self.scores.send((scores, answer)).ok()?;
+        answers.await.ok()
+    }
+
+    /// The scores' way in; the job's loop takes it once.
+    pub fn take_inbox(&self) -> Option<mpsc::UnboundedReceiver<Posted>> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// At most `limit` delivered groups from position `cursor` on.
+    pub async fn groups(&self, cursor: usize, limit: usize) -> Result<Vec<String>, String> {
+        let delivered = self.log().totals.groups;
+        let wanted = (delivered.saturating_sub(cursor as u64)).min(limit as u64) as u32;
+        if wanted == 0 {
+            return Ok(Vec::new());
+        }
+        let (store, key) = (self.store.clone(), self.key);
+        let read = tokio::task::spawn_blocking(move || store.groups(key, cursor as u64, wanted).map_err(|e| e.to_string()));
+        read.await.unwrap_or_else(|_| Err("reading groups stopped with an internal error".into()))
+    }
+
+    /// Event `cursor` of the stream, when it is there; nothing behind the end, or when the server shuts down first.
     pub async fn event(&self, cursor: usize) -> Option<(EventKind, Arc<str>)> {
         let mut changed = self.changed.subscribe();
         loop {
-            {
+            let found = {
                 let log = self.log();
-                let groups = log.groups.len();
+                let groups = log.totals.groups as usize;
                 match cursor {
                     0 => return Some((EventKind::Job, self.header.clone())),
-                    n if n <= groups => return Some((EventKind::Group, log.groups[n - 1].clone())),
+                    n if n <= groups => true,
                     n => {
                         if let Some(end) = &log.end {
                             return (n == groups + 1).then(|| (EventKind::End, end.clone()));
                         }
+                        if log.suspended {
+                            return None;
+                        }
+                        false
                     }
                 }
+            };
+            if found {
+                return match self.groups(cursor - 1, 1).await {
+                    Ok(mut groups) => groups.pop().map(|json| (EventKind::Group, json.into())),
+                    Err(error) => {
+                        tracing::error!(job = %self.id, "a group cannot be read back: {error}");
+                        None
+                    }
+                };
             }
             changed.changed().await.ok()?;
         }
@@ -303,10 +492,7 @@ impl JobRecord {
 
 impl Log {
     fn progress(&self) -> Progress {
-        Progress { state: self.state, error: self.error.clone(), statistics: self.totals }
+        let (state, error) = (self.state, self.error.clone());
+        Progress { state, error, numerics_changed: self.numerics_changed, statistics: self.totals }
     }
-}
-
-fn header<'a>(id: &'a str, settings: &'a Settings) -> JobHeader<'a> {
-    JobHeader { job_id: id, events: format!("/v1/rollouts/{id}/events"), groups: format!("/v1/rollouts/{id}/groups"), settings }
 }

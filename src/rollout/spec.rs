@@ -1,12 +1,18 @@
 //! A job as it was accepted: every default filled in, every prompt tokenized, every limit checked.
+//!
+//! It is written to the store before the request is answered, and read back after a restart: [`JobSpec::to_stored`] and
+//! [`JobSpec::from_stored`] are each other's inverse.
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
-use super::plan::{Advantage, Sequential};
+use super::plan::{Advantage, History, Strategy};
 use crate::engine::SamplingParams;
-use crate::reward::Verifier;
+use crate::field::FieldError;
+use crate::reward::{self, Verifier};
+use crate::store::{NewJob, StoredJob};
 
 /// In which order groups are delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,19 +57,21 @@ impl Default for Return {
 }
 
 /// A job's effective settings, echoed to the caller: nothing is inherited silently.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// When to stop and what to keep.
-    pub strategy: Sequential,
+    #[serde(deserialize_with = "read_strategy")]
+    pub strategy: Strategy,
     /// How kept samples are compared with their baseline.
+    #[serde(deserialize_with = "read_advantage")]
     pub advantage: Advantage,
     /// Version of the weights, pinned when the job was accepted.
     pub weights_version: u64,
     /// Where per-prompt history is kept.
     pub namespace: String,
-    /// Importance among jobs.
+    /// Importance among jobs: the higher gets the engine's places first.
     pub priority: i64,
-    /// Seconds after which the job ends.
+    /// Seconds from acceptance after which the job ends.
     pub deadline_s: Option<f64>,
     /// Order of delivery.
     pub order: Order,
@@ -80,14 +88,29 @@ pub struct Settings {
     pub fields: Return,
 }
 
+fn read_strategy<'de, D: Deserializer<'de>>(reader: D) -> Result<Strategy, D::Error> {
+    Strategy::read(&Value::deserialize(reader)?).map_err(serde::de::Error::custom)
+}
+
+fn read_advantage<'de, D: Deserializer<'de>>(reader: D) -> Result<Advantage, D::Error> {
+    Advantage::read(&Value::deserialize(reader)?).map_err(serde::de::Error::custom)
+}
+
 /// One prompt of a job.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct PromptSpec {
     /// Its id, unique within the job.
     pub id: String,
     /// Its tokens, at least one.
     pub token_ids: Arc<[u32]>,
-    /// Its reward; absent if the reference answer cannot be used (`bad_gold: fail_group`).
+    /// Its reward as the request names it.
+    pub reward: reward::Spec,
+    /// The caller's notes, handed to webhooks.
+    pub metadata: Arc<Value>,
+    /// What earlier jobs of the namespace saw of this prompt, as of acceptance.
+    pub history: Option<History>,
+    /// The compiled reward; absent if the reference answer cannot be used (`bad_gold: fail_group`).
+    #[serde(skip)]
     pub verifier: Option<Arc<Verifier>>,
 }
 
@@ -106,4 +129,74 @@ pub struct JobSpec {
     pub sampling: Arc<SamplingParams>,
     /// Prompts in request order.
     pub prompts: Vec<PromptSpec>,
+    /// Label of the key that sent the request, for usage counts.
+    pub key: String,
+    /// When it was accepted, seconds since 1970.
+    pub accepted_unix_s: f64,
+}
+
+/// What identifies the arithmetic and the weights behind a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Digest of the model's files.
+    pub model_digest: String,
+    /// Backend and kernels.
+    pub numerics_id: String,
+}
+
+impl JobSpec {
+    /// What earlier jobs saw of the prompts, in request order.
+    pub fn histories(&self) -> Vec<Option<History>> {
+        self.prompts.iter().map(|prompt| prompt.history).collect()
+    }
+
+    /// The job as the store keeps it.
+    pub fn to_stored(&self, origin: &Origin) -> Result<NewJob, serde_json::Error> {
+        Ok(NewJob {
+            id: self.id.clone(),
+            digest: self.digest.clone(),
+            named: self.named,
+            settings: serde_json::to_string(&*self.settings)?,
+            spec: serde_json::to_vec(&self.prompts)?,
+            prompts: self.prompts.len() as u32,
+            namespace: self.settings.namespace.clone(),
+            model_digest: origin.model_digest.clone(),
+            numerics_id: origin.numerics_id.clone(),
+            weights_version: self.settings.weights_version,
+            key: self.key.clone(),
+            accepted_unix_s: self.accepted_unix_s,
+        })
+    }
+
+    /// The job as it was accepted.
+    pub fn from_stored(stored: &StoredJob) -> Result<Self, FieldError> {
+        #[derive(Deserialize)]
+        struct Kept {
+            id: String,
+            token_ids: Vec<u32>,
+            reward: Value,
+            metadata: Value,
+            history: Option<History>,
+        }
+        let damaged = |part: &'static str| move |e: serde_json::Error| FieldError::new(part, format!("cannot be read back: {e}"));
+        let accepted = &stored.accepted;
+        let settings: Settings = serde_json::from_str(&accepted.settings).map_err(damaged("settings"))?;
+        let kept: Vec<Kept> = serde_json::from_slice(&accepted.spec).map_err(damaged("prompts"))?;
+        let prompts = kept.into_iter().map(|kept| {
+            let reward = reward::Spec::read(&kept.reward)?;
+            let verifier = reward.compile().ok().map(Arc::new);
+            let (token_ids, metadata) = (kept.token_ids.into(), Arc::new(kept.metadata));
+            Ok(PromptSpec { id: kept.id, token_ids, reward, metadata, history: kept.history, verifier })
+        });
+        Ok(JobSpec {
+            id: accepted.id.clone(),
+            named: accepted.named,
+            digest: accepted.digest.clone(),
+            sampling: Arc::new(settings.sampling.clone()),
+            settings: Arc::new(settings),
+            prompts: prompts.collect::<Result<_, FieldError>>()?,
+            key: accepted.key.clone(),
+            accepted_unix_s: accepted.accepted_unix_s,
+        })
+    }
 }

@@ -43,7 +43,7 @@ impl ApiError {
 
     /// A job that is not there.
     pub fn no_job(id: &str) -> Self {
-        let message = format!("there is no job {id:?}; it may have been dropped from memory, GET /v1/rollouts lists those that are there");
+        let message = format!("there is no job {id:?}; GET /v1/rollouts lists those that are there");
         ApiError::new(StatusCode::NOT_FOUND, "not_found", message).about("id")
     }
 
@@ -57,11 +57,20 @@ impl ApiError {
         ApiError { retry_after: Some(5), ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message) }
     }
 
+    /// The store failed.
+    pub fn store(error: impl std::fmt::Display) -> Self {
+        ApiError::not_ready(format!("the store failed: {error}"))
+    }
+
     /// A fault of the server's own.
     pub fn internal(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
     }
 }
+
+/// The code of a refusal, in its response's extensions: what logs may say of it. Messages quote the caller and stay out of logs.
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorCode(pub &'static str);
 
 impl From<FieldError> for ApiError {
     fn from(error: FieldError) -> Self {
@@ -75,7 +84,8 @@ impl From<Refusal> for ApiError {
             Refusal::OtherRequest => ApiError::new(StatusCode::CONFLICT, "conflict", format!("job_id: {refusal}")).about("job_id"),
             Refusal::Full(_) => ApiError::overloaded(refusal.to_string()),
             Refusal::Closing => ApiError::not_ready(refusal.to_string()),
-            Refusal::Record(_) => ApiError::internal(refusal.to_string()),
+            Refusal::Store(_) => ApiError::not_ready(refusal.to_string()),
+            Refusal::Field(path, problem) => ApiError::field(path, problem),
         }
     }
 }
@@ -108,6 +118,7 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        response.extensions_mut().insert(ErrorCode(self.code));
         response
     }
 }

@@ -46,6 +46,12 @@ pub async fn readyz(State(state): State<AppState>) -> Result<Response, ApiError>
     if state.jobs.is_closing() {
         return Err(ApiError::not_ready("the server is shutting down"));
     }
+    if state.pause.is_paused() {
+        return Err(ApiError::not_ready("the server is paused; POST /v1/resume lets it go on"));
+    }
+    if let Err(sentence) = state.jobs.store().health() {
+        return Err(ApiError::not_ready(format!("the store takes nothing: {sentence}")));
+    }
     if stuck(&state, &stats).is_some() {
         return Err(ApiError::not_ready("the engine's loop is stuck; see /livez"));
     }
@@ -56,7 +62,7 @@ pub async fn readyz(State(state): State<AppState>) -> Result<Response, ApiError>
 pub async fn metrics(State(state): State<AppState>) -> Result<Response, ApiError> {
     let text = state
         .metrics
-        .render(&state.engine.stats(), &state.jobs.counts())
+        .render(&state.engine.stats(), &state.jobs.counts(), state.jobs.slots(), state.jobs.store().bytes())
         .map_err(|error| ApiError::internal(format!("the metrics could not be written: {error}")))?;
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, kind)], text).into_response())
@@ -68,6 +74,7 @@ pub async fn state(State(state): State<AppState>) -> Response {
     struct Whole<'a> {
         uptime_s: f64,
         ready: bool,
+        paused: bool,
         engine: Engine<'a>,
         jobs: serde_json::Map<String, serde_json::Value>,
         limits: &'a Limits,
@@ -80,7 +87,8 @@ pub async fn state(State(state): State<AppState>) -> Response {
     let stats = state.engine.stats();
     let whole = Whole {
         uptime_s: state.started.elapsed().as_secs_f64(),
-        ready: !state.jobs.is_closing() && stuck(&state, &stats).is_none(),
+        ready: !state.jobs.is_closing() && !state.pause.is_paused() && stuck(&state, &stats).is_none(),
+        paused: state.pause.is_paused(),
         engine: Engine { info: state.engine.info(), stats },
         jobs: state.jobs.counts().into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect(),
         limits: &state.limits,

@@ -1,37 +1,40 @@
 //! HTTP.
 //!
-//! A request is read ([`json`], [`request`]), admitted as a job ([`rollouts`]) and followed as a stream ([`stream`]) or by polling. Every
-//! refusal is an [`error::ApiError`]: a status, a code, a sentence, and the offending field's path.
+//! A request gets its id and its caller ([`observe`], [`auth`]), and by the table in [`routes`] its handler. It is read ([`json`],
+//! [`request`]), admitted as a job ([`rollouts`]) and followed as a stream ([`stream`]) or by polling. Every refusal is an
+//! [`error::ApiError`]: a status, a code, a sentence, and the offending field's path. [`openapi`] describes all of it.
 
+mod admin;
+pub mod auth;
 pub mod error;
 mod health;
 pub mod json;
 pub mod limits;
+mod observe;
+pub mod openapi;
 pub mod request;
 mod rollouts;
+pub mod routes;
 mod score;
+mod scores;
 mod stream;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Router;
-use axum::extract::{MatchedPath, Request, State};
-use axum::http::StatusCode;
-use axum::middleware::{self, Next};
-use axum::response::Response;
-use axum::routing::{get, post};
 use tokio::net::TcpListener;
-use tower_http::trace::TraceLayer;
 
+pub use auth::{Caller, Tokens};
 pub use error::ApiError;
 pub use limits::Limits;
+pub use routes::router;
 
 use crate::engine::Engine;
 use crate::metrics::Metrics;
-use crate::reward::Pool;
-use crate::rollout::{Context, JobLimits, Jobs, TextModel, Width};
+use crate::reward::{Pool, PoolSettings};
+use crate::rollout::{Context, JobLimits, Jobs, Origin, Pause, RecoverError, Slots, TextModel, Width};
+use crate::store::Store;
 
 /// What every route works with. Cheap to clone.
 #[derive(Clone)]
@@ -46,6 +49,12 @@ pub struct AppState {
     pub metrics: Arc<Metrics>,
     /// The jobs.
     pub jobs: Arc<Jobs>,
+    /// Judges, and knows which webhooks it may call.
+    pub rewards: Pool,
+    /// Holds new samples back.
+    pub pause: Pause,
+    /// Who may do what.
+    pub tokens: Arc<Tokens>,
     /// When the server started.
     pub started: Instant,
 }
@@ -57,50 +66,77 @@ pub struct Options {
     pub limits: Limits,
     /// Limits on jobs.
     pub jobs: JobLimits,
-    /// Samples in flight.
+    /// How far ahead samples run.
     pub width: Width,
-    /// Verifiers that run at once.
-    pub reward_workers: usize,
+    /// Samples in flight, over all jobs.
+    pub max_in_flight: usize,
+    /// Verifiers.
+    pub rewards: PoolSettings,
+    /// Who may do what.
+    pub tokens: Tokens,
+    /// What identifies the model's files.
+    pub model_digest: String,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { limits: Limits::default(), jobs: JobLimits::default(), width: Width::default(), reward_workers: 4 }
+        Options {
+            limits: Limits::default(),
+            jobs: JobLimits::default(),
+            width: Width::default(),
+            max_in_flight: 128,
+            rewards: PoolSettings::default(),
+            tokens: Tokens::default(),
+            model_digest: String::new(),
+        }
     }
+}
+
+/// Why a server's state could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Two metrics have the same name.
+    #[error("the metrics cannot be registered: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// The jobs in the store cannot go on.
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
 }
 
 impl AppState {
-    /// A server's state over an engine and its text side. Fails only if two metrics have the same name.
-    pub fn new(engine: Arc<dyn Engine>, text: Arc<dyn TextModel>, options: Options) -> Result<Self, prometheus::Error> {
+    /// A server's state over an engine, its text side and a store; the store's open jobs go on. Must be called within a runtime.
+    pub fn new(engine: Arc<dyn Engine>, text: Arc<dyn TextModel>, store: Store, options: Options) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::new()?);
-        let rewards = Pool::new(options.reward_workers, metrics.clone());
-        let context = Context { engine: engine.clone(), rewards, metrics: metrics.clone(), width: options.width };
-        let jobs = Arc::new(Jobs::new(context, options.jobs));
-        Ok(AppState { engine, text, limits: Arc::new(options.limits), metrics, jobs, started: Instant::now() })
+        let rewards = Pool::new(options.rewards, metrics.clone());
+        let pause = Pause::default();
+        let context = Context {
+            engine: engine.clone(),
+            rewards: Arc::new(rewards.clone()),
+            journal: Arc::new(store.clone()),
+            metrics: metrics.clone(),
+            slots: Slots::new(options.max_in_flight),
+            pause: pause.clone(),
+            width: options.width,
+        };
+        let origin = Origin { model_digest: options.model_digest, numerics_id: engine.info().numerics_id.clone() };
+        let jobs = Arc::new(Jobs::new(context, store, origin, options.jobs));
+        jobs.recover()?;
+        Ok(AppState {
+            engine,
+            text,
+            limits: Arc::new(options.limits),
+            metrics,
+            jobs,
+            rewards,
+            pause,
+            tokens: Arc::new(options.tokens),
+            started: Instant::now(),
+        })
     }
 }
 
-/// Every route.
-pub fn router(state: AppState) -> Router {
-    Router::new()
-        .route("/v1/rollouts", post(rollouts::post).get(rollouts::list))
-        .route("/v1/rollouts/{id}", get(rollouts::get).delete(rollouts::delete))
-        .route("/v1/rollouts/{id}/groups", get(rollouts::groups))
-        .route("/v1/rollouts/{id}/events", get(rollouts::events))
-        .route("/v1/score", post(score::post))
-        .route("/v1/state", get(health::state))
-        .route("/livez", get(health::livez))
-        .route("/readyz", get(health::readyz))
-        .route("/metrics", get(health::metrics))
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
-        .layer(middleware::from_fn_with_state(state.clone(), measure))
-        .layer(TraceLayer::new_for_http())
-        .with_state(state)
-}
-
-/// Serves until `shutdown` resolves; then takes no more jobs, gives the open ones their time, cancels the rest, and returns once every
-/// stream has had its end.
+/// Serves until `shutdown` resolves; then takes no more jobs, gives the open ones their time, leaves the rest in the store (or cancels
+/// them, if it is in memory), and returns once every stream has ended.
 pub async fn serve(state: AppState, listener: TcpListener, shutdown: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
     let grace = Duration::from_secs(state.limits.shutdown_seconds);
     let jobs = state.jobs.clone();
@@ -118,23 +154,4 @@ pub async fn serve(state: AppState, listener: TcpListener, shutdown: impl Future
         // A reader that takes nothing more must not keep the process up.
         () = async { let _ = is_closed.await; tokio::time::sleep(Duration::from_secs(5)).await } => Ok(()),
     }
-}
-
-async fn no_route(request: Request) -> ApiError {
-    let path: String = request.uri().path().chars().take(200).collect();
-    ApiError::new(StatusCode::NOT_FOUND, "not_found", format!("there is no route {path:?}; the main one is POST /v1/rollouts"))
-}
-
-async fn no_method(request: Request) -> ApiError {
-    let message = format!("{} is not possible on this route", request.method());
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
-}
-
-/// Times every request under its route's pattern.
-async fn measure(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    let route = request.extensions().get::<MatchedPath>().map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
-    let response = next.run(request).await;
-    state.metrics.http_request(&route, response.status().as_u16(), started.elapsed());
-    response
 }

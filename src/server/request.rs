@@ -17,9 +17,9 @@ use super::json;
 use super::limits::Limits;
 use crate::engine::{EngineInfo, SamplingParams};
 use crate::field::{self, FieldError, Object};
-use crate::reward;
-use crate::rollout::plan::{Advantage, Sequential};
-use crate::rollout::{BadGoldRule, JobSpec, Order, PromptSpec, Return, Settings, TextModel};
+use crate::reward::{self, Pool};
+use crate::rollout::plan::{Advantage, Strategy};
+use crate::rollout::{BadGoldRule, JobSpec, Order, PromptSpec, Return, Settings, TextModel, unix_now};
 
 /// The request as the caller writes it. Fields of several shapes are read later, so that errors can say what is supported.
 #[derive(Deserialize)]
@@ -115,11 +115,17 @@ pub struct RolloutRequest {
     /// Prompts in order.
     pub prompts: Vec<PromptRequest>,
     /// Strategy.
-    pub strategy: Sequential,
+    pub strategy: Strategy,
     /// Advantage.
     pub advantage: Advantage,
     /// Weights.
     pub weights: Weights,
+    /// Where per-prompt history is kept.
+    pub namespace: String,
+    /// Importance among jobs.
+    pub priority: i64,
+    /// Seconds after which the job ends.
+    pub deadline_s: Option<f64>,
     /// Order of delivery.
     pub order: Order,
     /// Sampling parameters.
@@ -151,9 +157,10 @@ impl RolloutRequest {
             ));
         }
         let strategy = match &written.strategy {
-            None => Sequential::default(),
-            Some(strategy) => Sequential::read(strategy).map_err(|e| e.within("strategy"))?,
+            None => Strategy::default(),
+            Some(strategy) => Strategy::read(strategy).map_err(|e| e.within("strategy"))?,
         };
+        strategy.check(written.prompts.len()).map_err(|e| e.within("strategy"))?;
         if strategy.max_samples > limits.max_samples {
             let problem = format!("is {}, above this server's limit of {}", strategy.max_samples, limits.max_samples);
             return Err(ApiError::field("strategy.max_samples", problem));
@@ -162,8 +169,14 @@ impl RolloutRequest {
             job_id: written.job_id,
             prompts: read_prompts(written.prompts)?,
             strategy,
-            advantage: read_advantage(written.advantage.as_ref())?,
+            advantage: match &written.advantage {
+                None => Advantage::default(),
+                Some(advantage) => Advantage::read(advantage).map_err(|e| e.within("advantage"))?,
+            },
             weights: read_weights(written.weights.as_ref())?,
+            namespace: read_namespace(written.namespace)?,
+            priority: read_priority(written.priority)?,
+            deadline_s: read_deadline(written.deadline_s)?,
             order: written.order.unwrap_or_default(),
             sampling: written.sampling.unwrap_or_default().0,
             seed: written.seed,
@@ -181,7 +194,15 @@ impl RolloutRequest {
     }
 
     /// Tokenizes every prompt and checks the request against the model. Takes time; call it off the server's own threads.
-    pub fn into_job(self, text: &dyn TextModel, info: &EngineInfo, live: u64, limits: &Limits) -> Result<JobSpec, ApiError> {
+    pub fn into_job(
+        self,
+        text: &dyn TextModel,
+        info: &EngineInfo,
+        live: u64,
+        limits: &Limits,
+        rewards: &Pool,
+        key: &str,
+    ) -> Result<JobSpec, ApiError> {
         if let Weights::Version(version) = self.weights
             && version != live
         {
@@ -193,6 +214,7 @@ impl RolloutRequest {
         let mut prompts = Vec::with_capacity(self.prompts.len());
         let mut total = 0usize;
         for (position, prompt) in self.prompts.into_iter().enumerate() {
+            rewards.check(&prompt.reward).map_err(|e| e.within(&format!("prompts[{position}].reward")))?;
             let spec = tokenize(position, prompt, text, info, self.sampling.max_tokens, self.bad_gold)?;
             total += spec.token_ids.len();
             if total > limits.max_prompt_tokens {
@@ -205,9 +227,9 @@ impl RolloutRequest {
             strategy: self.strategy,
             advantage: self.advantage,
             weights_version: live,
-            namespace: "default".into(),
-            priority: 0,
-            deadline_s: None,
+            namespace: self.namespace,
+            priority: self.priority,
+            deadline_s: self.deadline_s,
             order: self.order,
             sampling: self.sampling,
             seed: self.seed.unwrap_or_else(draw_seed),
@@ -222,6 +244,8 @@ impl RolloutRequest {
             sampling: Arc::new(settings.sampling.clone()),
             settings: Arc::new(settings),
             prompts,
+            key: key.to_owned(),
+            accepted_unix_s: unix_now(),
         })
     }
 }
@@ -229,15 +253,6 @@ impl RolloutRequest {
 /// Options that the interface describes and this server does not have yet.
 fn refuse_unsupported(written: &Written) -> Result<(), ApiError> {
     let not_yet = |field: &str, only: &str| Err(ApiError::field(field, format!("is not supported by this server; leave it out or {only}")));
-    if written.namespace.as_deref().is_some_and(|namespace| namespace != "default") {
-        return not_yet("namespace", "use \"default\"");
-    }
-    if written.priority.is_some_and(|priority| priority != 0) {
-        return not_yet("priority", "use 0");
-    }
-    if written.deadline_s.is_some() {
-        return not_yet("deadline_s", "use null");
-    }
     if written.on_weight_update.as_deref().is_some_and(|rule| rule != "finish") {
         return not_yet("on_weight_update", "use \"finish\"");
     }
@@ -308,17 +323,31 @@ fn read_prompts(written: Vec<Object<WrittenPrompt>>) -> Result<Vec<PromptRequest
     Ok(prompts)
 }
 
-fn read_advantage(value: Option<&Value>) -> Result<Advantage, ApiError> {
-    let supported = Advantage::NAMES.join(", ");
-    match value {
-        None => Ok(Advantage::Ada),
-        Some(Value::String(name)) => Advantage::from_name(name).ok_or_else(|| {
-            ApiError::field("advantage", format!("is {name:?}, which this server does not compute; supported: {supported}"))
-        }),
-        Some(Value::Object(_)) => {
-            Err(ApiError::field("advantage", format!("as baseline and objective is not supported by this server; use a name: {supported}")))
+fn read_namespace(namespace: Option<String>) -> Result<String, ApiError> {
+    let namespace = namespace.unwrap_or_else(|| "default".into());
+    if namespace.is_empty() || namespace.len() > 128 || namespace.chars().any(char::is_control) {
+        return Err(ApiError::field("namespace", "must be 1 to 128 bytes without control characters"));
+    }
+    Ok(namespace)
+}
+
+fn read_priority(priority: Option<i64>) -> Result<i64, ApiError> {
+    let priority = priority.unwrap_or(0);
+    if !(-1000..=1000).contains(&priority) {
+        return Err(ApiError::field(
+            "priority",
+            format!("is {priority}; it must be between -1000 and 1000 (0 is usual, higher goes first)"),
+        ));
+    }
+    Ok(priority)
+}
+
+fn read_deadline(seconds: Option<f64>) -> Result<Option<f64>, ApiError> {
+    match seconds {
+        Some(seconds) if !(seconds > 0.0 && seconds <= 31.6e6) => {
+            Err(ApiError::field("deadline_s", format!("is {seconds}; it must be above 0 and at most a year, in seconds")))
         }
-        Some(other) => Err(ApiError::field("advantage", format!("is {other}; use a name: {supported}"))),
+        seconds => Ok(seconds),
     }
 }
 
@@ -379,7 +408,8 @@ fn tokenize(
         (Err(_), BadGoldRule::FailGroup) => None,
         (Err(bad), BadGoldRule::Refuse) => return Err(ApiError::field(at(&format!("reward.{}", bad.field)), bad.problem)),
     };
-    Ok(PromptSpec { id: prompt.id, token_ids: token_ids.into(), verifier })
+    let metadata = Arc::new(Value::Object(prompt.metadata));
+    Ok(PromptSpec { id: prompt.id, token_ids: token_ids.into(), reward: prompt.reward, metadata, history: None, verifier })
 }
 
 /// Checks a prompt's ids and length; `path` names the field it came from.

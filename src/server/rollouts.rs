@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -9,6 +10,7 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::AppState;
+use super::auth::Caller;
 use super::error::ApiError;
 use super::json::{Id, Numbers, json, json_text, read_body};
 use super::request::RolloutRequest;
@@ -17,9 +19,14 @@ use crate::rollout::JobRecord;
 use crate::rollout::record::JobView;
 
 /// `POST /v1/rollouts`: 202 with the job, or its stream if the client accepts one.
-pub async fn post(State(state): State<AppState>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+pub async fn post(
+    State(state): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
     let body = read_body(&headers, body, state.limits.max_body_bytes, state.limits.body_deadline()).await?;
-    let record = accept(&state, body).await?;
+    let record = accept(&state, caller, body).await?;
     match Framing::accepted(&headers) {
         // Without an id no one else can come back to the job: it ends with its stream.
         Some(framing) => {
@@ -30,7 +37,7 @@ pub async fn post(State(state): State<AppState>, headers: HeaderMap, body: Body)
     }
 }
 
-async fn accept(state: &AppState, body: Vec<u8>) -> Result<Arc<JobRecord>, ApiError> {
+async fn accept(state: &AppState, caller: Caller, body: Vec<u8>) -> Result<Arc<JobRecord>, ApiError> {
     if state.jobs.is_closing() {
         return Err(ApiError::not_ready("the server is shutting down; send the job again when it is back"));
     }
@@ -44,36 +51,56 @@ async fn accept(state: &AppState, body: Vec<u8>) -> Result<Arc<JobRecord>, ApiEr
             return Ok(Err(record));
         }
         let live = worker.engine.stats().weights_version;
-        Ok(Ok(request.into_job(&*worker.text, worker.engine.info(), live, &worker.limits)?))
+        Ok(Ok(request.into_job(&*worker.text, worker.engine.info(), live, &worker.limits, &worker.rewards, caller.key())?))
     };
     match tokio::task::spawn_blocking(read).await {
-        Ok(Ok(Ok(spec))) => Ok(state.jobs.admit(spec)?.record().clone()),
+        // Detached: a client that hangs up now must not leave a job in the store that nobody runs.
+        Ok(Ok(Ok(spec))) => {
+            let jobs = state.jobs.clone();
+            let admitted = tokio::spawn(async move { jobs.admit(spec).await });
+            match admitted.await {
+                Ok(admission) => Ok(admission?.record().clone()),
+                Err(_) => Err(ApiError::internal("accepting the job stopped with an internal error; please report this")),
+            }
+        }
         Ok(Ok(Err(record))) => Ok(record),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(ApiError::internal("reading the request stopped with an internal error; please report this")),
     }
 }
 
-/// `GET /v1/rollouts`: every job in memory, oldest first.
+/// `GET /v1/rollouts?limit=`: the jobs, newest first.
 pub async fn list(State(state): State<AppState>, query: RawQuery) -> Result<Response, ApiError> {
-    Numbers::read(query, &[])?;
+    let limit = Numbers::read(query, &["limit"])?.get("limit", 100);
+    if limit == 0 || limit > 1000 {
+        return Err(ApiError::field("limit", format!("is {limit}; it must be between 1 and 1000")));
+    }
+    let store = state.jobs.store().clone();
+    let read = tokio::task::spawn_blocking(move || store.list(limit as u32));
+    let listed = read.await.map_err(|_| ApiError::internal("the jobs could not be listed"))?.map_err(ApiError::store)?;
+    let mut jobs = Vec::with_capacity(listed.len());
+    for job in listed {
+        // A job that was pruned in between is left out.
+        if let Some(record) = state.jobs.find(&job.id)? {
+            jobs.push(record);
+        }
+    }
     #[derive(Serialize)]
     struct List<'a> {
         jobs: Vec<JobView<'a>>,
     }
-    let records = state.jobs.list();
-    Ok(json(StatusCode::OK, &List { jobs: records.iter().map(|record| record.view()).collect() }))
+    Ok(json(StatusCode::OK, &List { jobs: jobs.iter().map(|record| record.view()).collect() }))
 }
 
 /// `GET /v1/rollouts/{id}`: the job's settings, state and statistics.
 pub async fn get(State(state): State<AppState>, Id(id): Id) -> Result<Response, ApiError> {
-    let record = state.jobs.find(&id).ok_or_else(|| ApiError::no_job(&id))?;
+    let record = state.jobs.find(&id)?.ok_or_else(|| ApiError::no_job(&id))?;
     Ok(json(StatusCode::OK, &record.view()))
 }
 
 /// `DELETE /v1/rollouts/{id}`: ends the job and answers when its samples' blocks are free.
 pub async fn delete(State(state): State<AppState>, Id(id): Id) -> Result<Response, ApiError> {
-    let record = state.jobs.find(&id).ok_or_else(|| ApiError::no_job(&id))?;
+    let record = state.jobs.find(&id)?.ok_or_else(|| ApiError::no_job(&id))?;
     record.cancel();
     record.over().await;
     Ok(json(StatusCode::OK, &record.view()))
@@ -81,20 +108,20 @@ pub async fn delete(State(state): State<AppState>, Id(id): Id) -> Result<Respons
 
 /// `GET /v1/rollouts/{id}/groups?cursor=&limit=`: delivered groups from a position on.
 pub async fn groups(State(state): State<AppState>, Id(id): Id, query: RawQuery) -> Result<Response, ApiError> {
-    let record = state.jobs.find(&id).ok_or_else(|| ApiError::no_job(&id))?;
+    let record = state.jobs.find(&id)?.ok_or_else(|| ApiError::no_job(&id))?;
     let numbers = Numbers::read(query, &["cursor", "limit"])?;
     let (cursor, limit) = (numbers.get("cursor", 0), numbers.get("limit", state.limits.max_groups_page));
     if limit == 0 || limit > state.limits.max_groups_page {
         return Err(ApiError::field("limit", format!("is {limit}; it must be between 1 and {}", state.limits.max_groups_page)));
     }
-    let groups = record.groups(cursor, limit);
+    let groups = record.groups(cursor, limit).await.map_err(ApiError::store)?;
     let next = cursor.saturating_add(groups.len());
     Ok(json_text(StatusCode::OK, format!("{{\"groups\":[{}],\"cursor\":{next}}}", groups.join(","))))
 }
 
 /// `GET /v1/rollouts/{id}/events?cursor=`: the stream from an event on, as NDJSON unless the client asks for SSE.
 pub async fn events(State(state): State<AppState>, Id(id): Id, query: RawQuery, headers: HeaderMap) -> Result<Response, ApiError> {
-    let record = state.jobs.find(&id).ok_or_else(|| ApiError::no_job(&id))?;
+    let record = state.jobs.find(&id)?.ok_or_else(|| ApiError::no_job(&id))?;
     let mut cursor = Numbers::read(query, &["cursor"])?.get("cursor", 0);
     if let Some(last) = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<usize>().ok()) {
         // An EventSource that connects again says what it has seen.

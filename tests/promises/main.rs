@@ -10,6 +10,7 @@ mod engine;
 mod fake_engine;
 mod golden;
 mod hooked_ops;
+mod identity;
 mod main_job;
 mod model_folders;
 mod naive_ops;

@@ -139,9 +139,11 @@ fn gsm8k_on_a_real_model_over_http() {
     let params = SamplingParams { temperature: 0.8, max_tokens: MAX_TOKENS, ..SamplingParams::default() };
     let drawn = run_with_seed(&opened.engine, &prompts, MAX_SAMPLES, &params, None, SEED);
 
+    let mut config = adaroll::config::Config::default();
+    config.server.port = 0;
     let (tell, told) = std::sync::mpsc::channel();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let served = runtime.spawn(serve(opened, ([127, 0, 0, 1], 0).into(), move |address| tell.send(address).unwrap(), async {
+    let served = runtime.spawn(serve(opened, config, move |address| tell.send(address).unwrap(), async {
         let _ = stopped.await;
     }));
     let address = told.recv().unwrap();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use adaroll::server::{AppState, Options, serve};
+use adaroll::store::{Store, StorePath};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -25,9 +26,14 @@ impl Kit {
     }
 
     pub async fn with(manner: Manner, options: Options) -> Self {
+        Self::over(manner, options, Store::open(&StorePath::Memory).unwrap()).await
+    }
+
+    /// The same over a store, which may hold open jobs.
+    pub async fn over(manner: Manner, options: Options, store: Store) -> Self {
         let engine = FakeEngine::new(manner);
         let seen = engine.seen.clone();
-        let state = AppState::new(engine, Arc::new(FakeText), options).unwrap();
+        let state = AppState::new(engine, Arc::new(FakeText), store, options).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel::<()>();

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::advantage::Advantage;
+use super::advantage::{Advantage, Rewards};
+use super::estimate::History;
 use super::outcome::Outcome;
 use super::plan::{Exit, ExitKind, Plan};
 use super::stats::{Seen, Stats};
@@ -17,6 +18,17 @@ pub enum Status {
     Exhausted,
     /// Too many samples failed, or the reference answer cannot be used. It keeps no samples.
     Failed,
+}
+
+impl Status {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Resolved => "resolved",
+            Status::Exhausted => "exhausted",
+            Status::Failed => "failed",
+        }
+    }
 }
 
 /// One kept sample.
@@ -41,11 +53,13 @@ pub struct Group {
     pub kept: Vec<Kept>,
     /// Statistics over every sample the strategy saw.
     pub stats: Stats,
+    /// The weight that the group puts on the gradient of its pass rate, where the advantage has an objective.
+    pub effective_weight: Option<f64>,
 }
 
 impl Group {
-    /// Forms the group of the samples below `exit`; `size` is the group size n.
-    pub fn form(plan: &Plan, exit: Exit, seen: &[Seen], size: u32, advantage: Advantage) -> Self {
+    /// Forms the group of the samples below `exit`; `size` is the number to keep, `history` what earlier jobs saw of the prompt.
+    pub fn form(plan: &Plan, exit: Exit, seen: &[Seen], size: u32, advantage: &Advantage, history: Option<History>) -> Self {
         let stats = Stats::of(plan, exit, seen);
         let (status, exit_kind) = match exit.kind {
             ExitKind::Plan | ExitKind::Straight => (Status::Resolved, Some(exit.kind)),
@@ -53,20 +67,33 @@ impl Group {
             ExitKind::Failed => (Status::Failed, None),
         };
         if status == Status::Failed {
-            return Group { status, exit: exit_kind, signal: false, kept: Vec::new(), stats };
+            return Group { status, exit: exit_kind, signal: false, kept: Vec::new(), stats, effective_weight: None };
         }
         let outcomes: Vec<Outcome> = seen.iter().map(|s| s.outcome).collect();
         let indices = kept_indices(&outcomes, size);
         let rewards: Vec<f64> = indices.iter().map(|&i| seen[i as usize].reward).collect();
+        let positive: Vec<bool> = indices.iter().map(|&i| outcomes[i as usize] == Outcome::Positive).collect();
         let signal = rewards.windows(2).any(|pair| pair[0] != pair[1]);
-        let advantages = if signal { advantage.of(&rewards, stats.reward_mean.unwrap_or(0.0)) } else { vec![0.0; rewards.len()] };
+        let (advantages, effective_weight) = if signal {
+            let pass_rate = stats.pass_rate.unwrap_or(0.0);
+            advantage.of(Rewards {
+                kept: &rewards,
+                positive: &positive,
+                seen_mean: stats.reward_mean.unwrap_or(0.0),
+                pass_rate,
+                unbiased: stats.pass_rate_unbiased.unwrap_or(pass_rate),
+                history,
+            })
+        } else {
+            (vec![0.0; rewards.len()], None)
+        };
         let kept = indices.into_iter().zip(advantages).map(|(index, advantage)| Kept { index, advantage }).collect();
-        Group { status, exit: exit_kind, signal, kept, stats }
+        Group { status, exit: exit_kind, signal, kept, stats, effective_weight }
     }
 
     /// The group of a prompt whose reference answer cannot be used: nothing was sampled.
     pub fn of_bad_gold() -> Self {
-        Group { status: Status::Failed, exit: None, signal: false, kept: Vec::new(), stats: Stats::default() }
+        Group { status: Status::Failed, exit: None, signal: false, kept: Vec::new(), stats: Stats::default(), effective_weight: None }
     }
 }
 

@@ -4,7 +4,9 @@
 //! still matter. Below the exit, [`Group::form`] keeps a balanced group, with its [`Stats`] and [`Advantage`]s.
 
 pub mod advantage;
+pub mod estimate;
 pub mod group;
+pub mod ledger;
 pub mod outcome;
 #[allow(clippy::module_inception)]
 pub mod plan;
@@ -13,9 +15,10 @@ pub mod strategy;
 pub mod width;
 
 pub use advantage::Advantage;
+pub use estimate::History;
 pub use group::{Group, Kept, Status};
 pub use outcome::Outcome;
 pub use plan::{Exit, ExitKind, Plan};
 pub use stats::{Seen, Stats};
-pub use strategy::{ExitRule, LimitCounts, Sequential};
+pub use strategy::{ExitRule, Kind, LimitCounts, Strategy};
 pub use width::{Need, Planner, Prior, View, q_needed};

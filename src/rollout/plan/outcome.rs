@@ -27,4 +27,17 @@ impl Outcome {
     pub fn counts(self) -> bool {
         matches!(self, Outcome::Positive | Outcome::Negative)
     }
+
+    /// Every outcome.
+    const ALL: [Outcome; 5] = [Outcome::Unscored, Outcome::Positive, Outcome::Negative, Outcome::Failed, Outcome::Skipped];
+
+    /// A number for the store.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The outcome with this number.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.code() == code)
+    }
 }

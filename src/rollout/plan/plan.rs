@@ -50,6 +50,19 @@ pub enum ExitKind {
     Failed,
 }
 
+impl ExitKind {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            ExitKind::Plan => "plan",
+            ExitKind::Straight => "straight",
+            ExitKind::Cap => "cap",
+            ExitKind::Budget => "budget",
+            ExitKind::Failed => "failed",
+        }
+    }
+}
+
 impl Plan {
     /// A plan with the default allowance for failures: a tenth of `n_max`, at least 1.
     pub fn new(k_pos: u32, k_neg: u32, n_max: u32, m: u32) -> Self {

@@ -10,9 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::machine::Machine;
 use super::world::{MAX_TOKENS, World};
+use crate::engine::api::FieldError;
 use crate::engine::{
-    CancelAck, Engine, EngineInfo, EngineStats, Event, FieldError, FinishReason, RequestId, Sample, SampleRequest, SampleStream,
-    ScoreRequest, Scores, StopMatch, SubmitError,
+    CancelAck, Engine, EngineInfo, EngineStats, Event, FinishReason, RequestId, Sample, SampleRequest, SampleStream, ScoreRequest, Scores,
+    StopMatch, SubmitError,
 };
 use crate::ops::philox::philox;
 

@@ -1,0 +1,234 @@
+//! The sections of the configuration, with their defaults. The comments that users read stand in `server-config/cpu.toml`.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::commands::open::{EngineOptions, default_threads};
+use crate::engine::EngineSettings;
+use crate::ops::cpu::Isa;
+
+/// `[model]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Model {
+    /// Hugging Face folder.
+    pub dir: PathBuf,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// `[server]`
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Server {
+    /// Address to listen on.
+    pub host: IpAddr,
+    /// Port; 0 takes any free one.
+    pub port: u16,
+    /// Token that samples and reads, or `sha256:` and the hexadecimal digest of one.
+    pub data_token: String,
+    /// Token that also pauses and changes weights.
+    pub admin_token: String,
+    /// File that holds the data token.
+    pub data_token_file: PathBuf,
+    /// File that holds the admin token.
+    pub admin_token_file: PathBuf,
+    /// How log lines look.
+    pub log_format: LogFormat,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Server {
+            host: IpAddr::from([127, 0, 0, 1]),
+            port: 8000,
+            data_token: String::new(),
+            admin_token: String::new(),
+            data_token_file: PathBuf::new(),
+            admin_token_file: PathBuf::new(),
+            log_format: LogFormat::Text,
+        }
+    }
+}
+
+/// Shows no token.
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |token: &str| if token.is_empty() { "none" } else { "set" };
+        f.debug_struct("Server")
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("data_token", &shown(&self.data_token))
+            .field("admin_token", &shown(&self.admin_token))
+            .field("log_format", &self.log_format)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Replaces `*_token_file` by what the file holds. Fails with the key and a sentence.
+    pub(super) fn read_token_files(&mut self) -> Result<(), (&'static str, String)> {
+        let pairs = [
+            ("server.data_token_file", &self.data_token_file, &mut self.data_token),
+            ("server.admin_token_file", &self.admin_token_file, &mut self.admin_token),
+        ];
+        for (key, file, token) in pairs {
+            if file.as_os_str().is_empty() {
+                continue;
+            }
+            if !token.is_empty() {
+                return Err((
+                    key,
+                    format!("is set beside {}; set one of the two", key.trim_start_matches("server.").trim_end_matches("_file")),
+                ));
+            }
+            let text = std::fs::read_to_string(file).map_err(|e| (key, format!("is {}, which cannot be read: {e}", file.display())))?;
+            *token = text.trim().to_owned();
+            if token.is_empty() {
+                return Err((key, format!("is {}, which is empty; write the token into it", file.display())));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `[engine]`. Changes no bit of any result, but for `ignore_eos`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Engine {
+    /// Threads; 0 is one a core.
+    pub threads: usize,
+    /// Instruction set; empty is the best there is.
+    pub isa: String,
+    /// Tokens of a step.
+    pub max_batch_tokens: usize,
+    /// Sequences that run at a time.
+    pub max_sequences: usize,
+    /// Samples that wait at most.
+    pub max_queue: usize,
+    /// KV blocks of 16 tokens; 0 takes a share of the free memory.
+    pub kv_blocks: usize,
+    /// Look for prefixes that were computed before.
+    pub prefix_cache: bool,
+    /// The model's own stop tokens do not end a sample.
+    pub ignore_eos: bool,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        let EngineSettings { max_batch_tokens, max_sequences, kv_blocks, prefix_cache, max_queue } = EngineSettings::default();
+        Engine {
+            threads: 0,
+            isa: String::new(),
+            max_batch_tokens,
+            max_sequences,
+            max_queue,
+            kv_blocks: kv_blocks.unwrap_or(0),
+            prefix_cache,
+            ignore_eos: false,
+        }
+    }
+}
+
+impl Engine {
+    /// What starts the engine.
+    pub fn options(&self) -> EngineOptions {
+        EngineOptions {
+            threads: if self.threads == 0 { default_threads() } else { self.threads },
+            // Checked before.
+            isa: self.isa.parse().unwrap_or_else(|_| Isa::detect()),
+            ignore_eos: self.ignore_eos,
+            settings: EngineSettings {
+                max_batch_tokens: self.max_batch_tokens,
+                max_sequences: self.max_sequences,
+                kv_blocks: Some(self.kv_blocks).filter(|blocks| *blocks > 0),
+                prefix_cache: self.prefix_cache,
+                max_queue: self.max_queue,
+            },
+        }
+    }
+}
+
+/// `[rollout]`. Decides how soon groups close and never what is in them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rollout {
+    /// A further sample of a prompt starts while the probability that the plan needs it is at least this.
+    pub q_min: f64,
+    /// Prompts open beyond the first undelivered one.
+    pub look_ahead: usize,
+    /// Samples in flight; 0 is `engine.max_sequences`.
+    pub max_in_flight: usize,
+}
+
+impl Default for Rollout {
+    fn default() -> Self {
+        Rollout { q_min: 0.3, look_ahead: 1024, max_in_flight: 0 }
+    }
+}
+
+/// `[reward]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Reward {
+    /// Verifiers that run at once.
+    pub workers: usize,
+    /// Hosts that webhooks may call.
+    pub webhook_hosts: Vec<String>,
+    /// Samples of one call.
+    pub webhook_batch: usize,
+    /// Milliseconds that a call waits for more samples.
+    pub webhook_linger_ms: u64,
+    /// Calls at once.
+    pub webhook_concurrency: usize,
+    /// Calls per sample before it is failed.
+    pub webhook_attempts: u32,
+}
+
+impl Default for Reward {
+    fn default() -> Self {
+        Reward {
+            workers: 4,
+            webhook_hosts: Vec::new(),
+            webhook_batch: 32,
+            webhook_linger_ms: 5,
+            webhook_concurrency: 8,
+            webhook_attempts: 3,
+        }
+    }
+}
+
+/// `[store]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Store {
+    /// The database file, or `:memory:`.
+    pub path: PathBuf,
+    /// Days that finished jobs are kept.
+    pub keep_days: u32,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Store { path: "adaroll.db".into(), keep_days: 30 }
+    }
+}
+
+impl Store {
+    /// Whether nothing is kept on disk.
+    pub fn in_memory(&self) -> bool {
+        self.path == Path::new(":memory:")
+    }
+}

@@ -1,0 +1,45 @@
+//! The seam between jobs and rewards: what a job asks of one sample, and what it hears.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use super::{Verdict, Verifier};
+
+/// One sample to be judged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// The job that the sample belongs to.
+    pub job_id: Arc<str>,
+    /// Its prompt.
+    pub prompt_id: Arc<str>,
+    /// The sample's index within the prompt.
+    pub index: u32,
+    /// The answer, as graders see it.
+    pub text: String,
+    /// What the request gave with the prompt, passed on as it is.
+    pub metadata: Arc<Value>,
+}
+
+/// The last word on one sample. No retries remain.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Deadlines that passed on the way, whatever the verdict is: a group that met one is not reproducible and says so.
+    pub wall_clock_timeouts: u32,
+}
+
+impl Judged {
+    /// A verdict that met no deadline.
+    pub fn at_once(verdict: Verdict) -> Self {
+        Judged { verdict, wall_clock_timeouts: 0 }
+    }
+}
+
+/// Whoever judges samples: the [`Pool`](super::Pool), or a script in its place.
+pub trait Judge: Send + Sync {
+    /// Judges one sample, retries included. Dropping the future gives the sample up.
+    fn judge(&self, verifier: Arc<Verifier>, asked: Asked) -> BoxFuture<'static, Judged>;
+}

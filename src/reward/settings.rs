@@ -1,0 +1,102 @@
+//! How much the pool may do at once, and whom it may ask.
+
+use std::time::Duration;
+
+use reqwest::Url;
+
+use crate::field::FieldError;
+
+/// Settings of the [`Pool`](super::Pool): the `[reward]` table of the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolSettings {
+    /// Verifiers of text that run at once.
+    pub workers: usize,
+    /// A verifier of text that runs longer makes a failure. It is far above what any of them needs.
+    pub local_timeout: Duration,
+    /// Graders that may be asked: "host" (any port) or "host:port". None may be while it is empty.
+    pub webhook_hosts: Vec<String>,
+    /// Most samples in one call.
+    pub webhook_batch: usize,
+    /// A sample waits so long for others to share its call.
+    pub webhook_linger_ms: u64,
+    /// Calls to one host at once.
+    pub webhook_concurrency: usize,
+    /// Samples of one host between its queue and their verdict; others wait before the queue.
+    pub webhook_queue: usize,
+    /// Calls that a sample is sent in before it is failed.
+    pub webhook_attempts: u32,
+    /// The wait before the second call; it doubles with every further one.
+    pub webhook_backoff_ms: u64,
+    /// The longest wait between two calls, `Retry-After` included.
+    pub webhook_backoff_most_ms: u64,
+    /// Longest answer of a grader, in bytes.
+    pub webhook_answer_bytes: usize,
+}
+
+impl Default for PoolSettings {
+    fn default() -> Self {
+        PoolSettings {
+            workers: 2,
+            local_timeout: Duration::from_secs(60),
+            webhook_hosts: Vec::new(),
+            webhook_batch: 32,
+            webhook_linger_ms: 5,
+            webhook_concurrency: 8,
+            webhook_queue: 1024,
+            webhook_attempts: 3,
+            webhook_backoff_ms: 250,
+            webhook_backoff_most_ms: 30_000,
+            webhook_answer_bytes: 4 << 20,
+        }
+    }
+}
+
+impl PoolSettings {
+    /// Refuses what cannot be meant; paths are relative to the `[reward]` table.
+    pub fn check(&self) -> Result<(), FieldError> {
+        let sizes = [
+            ("workers", self.workers),
+            ("webhook_batch", self.webhook_batch),
+            ("webhook_concurrency", self.webhook_concurrency),
+            ("webhook_queue", self.webhook_queue),
+            ("webhook_attempts", self.webhook_attempts as usize),
+            ("webhook_answer_bytes", self.webhook_answer_bytes),
+        ];
+        if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
+            return Err(FieldError::new(*name, "is 0; give at least 1"));
+        }
+        for (i, entry) in self.webhook_hosts.iter().enumerate() {
+            if Host::parse(entry).is_none() {
+                let problem = format!("is {entry:?}; give a host as in \"grader.example\" or \"127.0.0.1:9000\", without scheme or path");
+                return Err(FieldError::new(format!("webhook_hosts[{i}]"), problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the allow-list names the URL's host.
+    pub(super) fn allows(&self, url: &Url) -> bool {
+        let (name, port) = (url.host_str(), url.port_or_known_default());
+        let listed = self.webhook_hosts.iter().filter_map(|entry| Host::parse(entry));
+        listed.into_iter().any(|host| Some(host.name.as_str()) == name && (host.port.is_none() || host.port == port))
+    }
+}
+
+/// An entry of the allow-list, its name as URLs write it.
+struct Host {
+    name: String,
+    port: Option<u16>,
+}
+
+impl Host {
+    fn parse(entry: &str) -> Option<Self> {
+        let plain = |c: char| !c.is_whitespace() && !"/\\?#@*".contains(c);
+        let url = Url::parse(&format!("http://{entry}/")).ok().filter(|_| !entry.is_empty() && entry.chars().all(plain))?;
+        // A URL forgets the port that its scheme implies; the entry does not.
+        let port = match entry.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
+            Some((_, port)) => Some(port.parse::<u16>().ok()?),
+            None => None,
+        };
+        Some(Host { name: url.host_str()?.to_owned(), port })
+    }
+}

@@ -1,0 +1,79 @@
+//! Puts a job back where the journal says it was when its process died.
+//!
+//! Groups that were written stay as they are. Finished samples are kept with their verdicts; those without a verdict are judged again;
+//! samples that were running are run again from their key, so that they come out the same.
+
+use std::collections::BTreeMap;
+
+use super::job::{Arrival, Job, question};
+use super::output::RewardStatus;
+use super::plan::Outcome;
+use super::prompt::Ended;
+use crate::engine::FinishReason;
+use crate::store::{Resume, ResumeSample};
+
+impl Job<'_> {
+    /// Takes over what an earlier process left; does nothing for a new job.
+    pub(super) fn restore(&mut self, start: Resume) {
+        for row in &start.groups {
+            self.delivery.was_written(row.prompt as usize, row.seq);
+            self.was_closed(row.prompt as usize, row.t, row.signal);
+        }
+        let mut by_prompt: BTreeMap<usize, Vec<ResumeSample>> = BTreeMap::new();
+        start.samples.into_iter().for_each(|sample| by_prompt.entry(sample.prompt as usize).or_default().push(sample));
+        for (position, samples) in &by_prompt {
+            if self.delivery.is_settled(*position) {
+                continue;
+            }
+            self.open_prompt(*position);
+            let Some(prompt) = self.open.get_mut(position) else { continue };
+            for sample in samples {
+                let Some(finish_reason) = FinishReason::from_name(&sample.finish_reason) else { continue };
+                let mut ended = Ended::new(finish_reason, sample.tokens);
+                let verdict = sample.verdict.as_ref();
+                let outcome = verdict.and_then(|verdict| Outcome::from_code(verdict.outcome));
+                if let Some(verdict) = verdict {
+                    ended.reward = verdict.reward;
+                    ended.status = RewardStatus::from_code(verdict.status).unwrap_or(RewardStatus::Unscored);
+                }
+                prompt.restore(sample.index, ended, outcome);
+            }
+            self.has_lost(*position);
+        }
+        for position in by_prompt.into_keys() {
+            let unjudged = self.open.get(&position).map(|prompt| prompt.unjudged()).unwrap_or_default();
+            for index in unjudged {
+                self.judge_again(position, index);
+            }
+            self.settle(position);
+        }
+        self.deliver();
+    }
+
+    /// Judges a sample that was finished and not judged when the process died.
+    fn judge_again(&mut self, position: usize, index: u32) {
+        let Some(reason) = self.open.get(&position).and_then(|p| p.sample(index)).map(|ended| ended.finish_reason) else { return };
+        if self.resolve_unread(position, index, reason) {
+            return;
+        }
+        let Some(verifier) = self.spec.prompts[position].verifier.clone() else { return };
+        if verifier.pull_timeout().is_some() {
+            return self.judge(position, index, String::new());
+        }
+        let stored = self.context.journal.samples(self.record.key, position as u32, vec![index]);
+        let (rewards, spec) = (self.context.rewards.clone(), self.spec.clone());
+        self.arrivals.push(Box::pin(async move {
+            let text = match stored.await {
+                Ok(mut stored) => stored.pop().map(|stored| stored.sample.text).ok_or_else(|| "a sample is gone".to_owned()),
+                Err(error) => Err(error),
+            };
+            match text {
+                Ok(text) => {
+                    let judged = rewards.judge(verifier, question(&spec.id, &spec.prompts[position], index, text)).await;
+                    Arrival::Judged { prompt: position, index, judged }
+                }
+                Err(error) => Arrival::Broken(error),
+            }
+        }));
+    }
+}
