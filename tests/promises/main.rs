@@ -18,7 +18,6 @@ mod numbers;
 mod ops;
 mod plan;
 mod plan_statistics;
-mod reward;
 mod rollouts;
 mod sampler;
 mod sampling_runs;

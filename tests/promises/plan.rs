@@ -1,6 +1,6 @@
 //! Promise: a strategy reads samples in index order, whatever finishes first, and stops exactly where its plan says.
 
-use adaroll::rollout::plan::{Advantage, Exit, ExitKind, Group, Outcome, Plan, Seen, Sequential, Status};
+use adaroll::rollout::plan::{Advantage, Exit, ExitKind, Group, Outcome, Plan, Seen, Status, Strategy};
 use serde_json::json;
 
 use crate::fake_engine::{mix, unit};
@@ -109,7 +109,7 @@ fn any_completion_order_gives_the_group_of_one_at_a_time() {
         let (plan, n, all) = random_case(case);
         let exit = one_at_a_time(&plan, &all);
         let expected = &all[..exit.t as usize];
-        let group = Group::form(&plan, exit, &seen(expected), n, Advantage::Ada);
+        let group = Group::form(&plan, exit, &seen(expected), n, &Advantage::default(), None);
         if group.status != Status::Failed {
             let kept: Vec<u32> = group.kept.iter().map(|k| k.index).collect();
             assert_eq!(kept, kept_by_hand(expected, n as usize), "case {case}: {plan:?} n {n} {expected:?}");
@@ -119,7 +119,7 @@ fn any_completion_order_gives_the_group_of_one_at_a_time() {
         for order in 0..4 {
             let (found, outcomes) = in_any_order(&plan, &all, mix(&[case, order]));
             assert_eq!(found, exit, "case {case}, order {order}: {plan:?} {all:?}");
-            assert_eq!(Group::form(&plan, found, &seen(&outcomes), n, Advantage::Ada), group);
+            assert_eq!(Group::form(&plan, found, &seen(&outcomes), n, &Advantage::default(), None), group);
         }
     }
     for kind in [ExitKind::Plan, ExitKind::Straight, ExitKind::Cap, ExitKind::Failed] {
@@ -130,8 +130,8 @@ fn any_completion_order_gives_the_group_of_one_at_a_time() {
 
 #[test]
 fn paper_mode_keeps_whole_rounds_and_the_first_of_each_class() {
-    let strategy = Sequential::read(&json!({"exit": "balance", "round_size": 8, "max_samples": 32})).unwrap();
-    let plan = strategy.plan();
+    let strategy = Strategy::read(&json!({"exit": "balance", "round_size": 8, "max_samples": 32})).unwrap();
+    let plan = strategy.plan_of(32);
     for case in 0..300u64 {
         let p = unit(&[case, 1]);
         let all: Vec<Outcome> = (0..32).map(|i| if unit(&[case, 2, i]) < p { Outcome::Positive } else { Outcome::Negative }).collect();
@@ -146,7 +146,7 @@ fn paper_mode_keeps_whole_rounds_and_the_first_of_each_class() {
         }
         let exit = plan.exit(&all).unwrap();
         assert_eq!(exit.t as usize, t);
-        let group = Group::form(&plan, exit, &seen(&all[..t]), 4, Advantage::Ada);
+        let group = Group::form(&plan, exit, &seen(&all[..t]), 4, &Advantage::default(), None);
         let positives = all[..t].iter().filter(|o| **o == Outcome::Positive).count();
         assert_eq!((group.stats.seen as usize, group.stats.positive as usize), (t, positives));
         assert_eq!(group.stats.pass_rate, Some(positives as f64 / t as f64));
@@ -203,7 +203,7 @@ fn failed_samples_are_passed_over_and_counted() {
     let plan = Plan { max_failed: 2, ..Plan::new(1, 1, 8, 1) };
     let group = |all: &[Outcome]| {
         let exit = plan.exit(all).unwrap();
-        Group::form(&plan, exit, &seen(&all[..exit.t as usize]), 2, Advantage::Ada)
+        Group::form(&plan, exit, &seen(&all[..exit.t as usize]), 2, &Advantage::default(), None)
     };
     let passed_over = group(&[P, F, S, F, N]);
     assert_eq!((passed_over.status, passed_over.exit), (Status::Resolved, Some(ExitKind::Plan)));
@@ -216,7 +216,7 @@ fn failed_samples_are_passed_over_and_counted() {
     // Nothing but failures, within the allowance: no rate, and no NaN.
     let none = Plan { max_failed: 8, ..plan };
     let exit = none.exit(&[F; 8]).unwrap();
-    let group = Group::form(&none, exit, &seen(&[F; 8]), 2, Advantage::Ada);
+    let group = Group::form(&none, exit, &seen(&[F; 8]), 2, &Advantage::default(), None);
     assert_eq!(
         (group.status, group.stats.pass_rate, group.stats.pass_rate_unbiased, group.stats.reward_mean),
         (Status::Exhausted, None, None, None)
@@ -225,10 +225,10 @@ fn failed_samples_are_passed_over_and_counted() {
 
 #[test]
 fn defaults_and_budget() {
-    let strategy = Sequential::read(&json!({})).unwrap();
-    assert_eq!(strategy.plan(), Plan { k_pos: 2, k_neg: 2, n_max: 32, m: 1, straight_pos: 0, max_failed: 3 });
+    let strategy = Strategy::read(&json!({})).unwrap();
+    assert_eq!(strategy.plan_of(32), Plan { k_pos: 2, k_neg: 2, n_max: 32, m: 1, straight_pos: 0, max_failed: 3 });
     assert_eq!(Plan::new(1, 1, 5, 1).max_failed, 1);
-    assert_eq!(Sequential::read(&json!({"exit": {"positives": 3, "negatives": 1}})).unwrap().plan().k_pos, 3);
+    assert_eq!(Strategy::read(&json!({"exit": {"positives": 3, "negatives": 1}})).unwrap().plan_of(32).k_pos, 3);
     let exit = Exit { t: 10, kind: ExitKind::Plan };
     assert_eq!((exit.within(10), exit.within(4)), (exit, Exit { t: 4, kind: ExitKind::Budget }));
     let plan = Plan::new(2, 2, 32, 1);

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use adaroll::rollout::plan::{Advantage, Exit, ExitKind, Group, Outcome, Plan, Stats, stats};
+use adaroll::rollout::plan::advantage::Rewards;
+use adaroll::rollout::plan::{Advantage, Exit, ExitKind, Group, History, Outcome, Plan, Stats, stats};
+use serde_json::{Value, json};
 
 use crate::plan::seen;
 
@@ -119,10 +121,10 @@ fn closed_form_and_table_agree_and_long_plans_do_not_underflow() {
 }
 
 /// Effective weight of a prompt: E[gradient] = w(p) grad p, from the sums of positive and negative advantages that reach the trainer.
-fn weight(plan: &Plan, p: f64, n: u32, advantage: Advantage) -> f64 {
+fn weight(plan: &Plan, p: f64, n: u32, advantage: &Advantage) -> f64 {
     let (mut positive, mut negative) = (0.0, 0.0);
     for (probability, exit, outcomes) in stops(plan, p) {
-        let group = Group::form(plan, exit, &seen(&outcomes), n, advantage);
+        let group = Group::form(plan, exit, &seen(&outcomes), n, advantage, None);
         for kept in &group.kept {
             let share = probability * kept.advantage / f64::from(n);
             if outcomes[kept.index as usize] == Outcome::Positive { positive += share } else { negative += share }
@@ -134,15 +136,21 @@ fn weight(plan: &Plan, p: f64, n: u32, advantage: Advantage) -> f64 {
 #[test]
 fn effective_weights_are_those_of_the_table() {
     let ps = [0.01, 0.03, 0.10, 0.30, 0.50, 0.70, 0.90, 0.97, 0.99];
+    let balance = || Plan::new(2, 2, 32, 8);
+    let log = |p: &str| json!({"objective": "log", "form": "stratified", "p": p});
     let rows = [
-        ("grpo", Plan::new(0, 0, 4, 4), Advantage::Grpo, [1.07, 1.06, 1.05, 1.01, 1.00, 1.01, 1.05, 1.06, 1.07]),
-        ("ada balance", Plan::new(2, 2, 32, 8), Advantage::Ada, [7.52, 6.75, 3.95, 1.35, 1.00, 1.35, 3.95, 6.75, 7.52]),
-        ("ada positive", Plan::new(1, 0, 32, 8), Advantage::Ada, [6.80, 5.40, 2.88, 1.26, 1.00, 1.18, 1.62, 1.76, 1.79]),
+        (json!("grpo"), Plan::new(0, 0, 4, 4), [1.07, 1.06, 1.05, 1.01, 1.00, 1.01, 1.05, 1.06, 1.07]),
+        (json!("ada"), balance(), [7.52, 6.75, 3.95, 1.35, 1.00, 1.35, 3.95, 6.75, 7.52]),
+        (json!("ada"), Plan::new(1, 0, 32, 8), [6.80, 5.40, 2.88, 1.26, 1.00, 1.18, 1.62, 1.76, 1.79]),
+        (json!("ada_v3"), balance(), [91.24, 62.41, 18.45, 2.28, 1.00, 0.92, 2.06, 3.25, 3.52]),
+        (log("plan"), balance(), [13.32, 10.05, 4.63, 1.60, 1.00, 0.78, 0.73, 0.65, 0.57]),
+        (log("unbiased"), balance(), [13.38, 10.18, 4.81, 1.67, 1.00, 0.71, 0.56, 0.52, 0.51]),
     ];
-    for (name, plan, advantage, expected) in rows {
-        let middle = weight(&plan, 0.5, 4, advantage);
+    for (name, plan, expected) in rows {
+        let advantage = Advantage::read(&name).unwrap();
+        let middle = weight(&plan, 0.5, 4, &advantage);
         for (p, expected) in ps.into_iter().zip(expected) {
-            let relative = weight(&plan, p, 4, advantage) / middle;
+            let relative = weight(&plan, p, 4, &advantage) / middle;
             assert!((relative - expected).abs() < 0.00501, "{name} at {p}: {relative}, table {expected}");
         }
     }
@@ -150,13 +158,67 @@ fn effective_weights_are_those_of_the_table() {
 
 #[test]
 fn advantages_by_name() {
-    let kept = [1.0, 0.0, 0.0, 1.0];
-    assert_eq!(Advantage::Ada.of(&kept, 0.25), [0.75, -0.25, -0.25, 0.75]);
-    assert_eq!(Advantage::Drgrpo.of(&kept, 0.25), [0.5, -0.5, -0.5, 0.5]);
-    let rloo = Advantage::Rloo.of(&kept, 0.25);
-    assert!((rloo[0] - 2.0 / 3.0).abs() < 1e-12 && (rloo[1] + 2.0 / 3.0).abs() < 1e-12);
-    let grpo = Advantage::Grpo.of(&kept, 0.25);
-    assert!((grpo[0] - 0.5 / ((1.0f64 / 3.0).sqrt() + 1e-6)).abs() < 1e-12);
-    assert!(Advantage::from_name("maxrl").is_none());
-    assert!(Advantage::NAMES.iter().all(|name| Advantage::from_name(name).is_some()));
+    let of = |advantage: Value, pass_rate: f64| {
+        let rewards = Rewards {
+            kept: &[1.0, 0.0, 0.0, 1.0],
+            positive: &[true, false, false, true],
+            seen_mean: pass_rate,
+            pass_rate,
+            unbiased: 0.2,
+            history: Some(History { n: 10.0, s: 1.0 }),
+        };
+        Advantage::read(&advantage).unwrap().of(rewards)
+    };
+    let close = |got: Vec<f64>, right: f64, wrong: f64| {
+        let expected = [right, wrong, wrong, right];
+        assert!(got.iter().zip(expected).all(|(g, e)| (g - e).abs() < 1e-12), "{got:?}, expected {expected:?}");
+    };
+    close(of(json!("ada"), 0.25).0, 0.75, -0.25);
+    close(of(json!("drgrpo"), 0.25).0, 0.5, -0.5);
+    close(of(json!("rloo"), 0.25).0, 2.0 / 3.0, -2.0 / 3.0);
+    let grpo = 0.5 / ((1.0f64 / 3.0).sqrt() + 1e-6);
+    close(of(json!("grpo"), 0.25).0, grpo, -grpo);
+    close(of(json!("ada_v3"), 0.25).0, 3.0, -1.0);
+    close(of(json!("ada_est"), 0.24).0, 0.76 / 0.5, -0.24 / 0.5);
+    close(of(json!("maxrl"), 0.25).0, 1.0, -1.0);
+    close(of(json!({"baseline": "history"}), 0.25).0, 0.9, -0.1);
+    // s = 1/2, p = .2: the balance is (.64 + .04)/2 = .34; C of the logarithm is .8.
+    let (kappa, effective) = of(json!({"objective": "log"}), 0.25);
+    close(kappa, 0.75 * 0.8 / 0.34, -0.25 * 0.8 / 0.34);
+    assert!((effective.unwrap() - 5.0).abs() < 1e-9, "f' = 1/p: {effective:?}");
+    let (clipped, effective) = of(json!({"objective": "logit", "clip": 1.0}), 0.25);
+    close(clipped, 0.75, -0.25);
+    assert!((effective.unwrap() - 0.34 / 0.16).abs() < 1e-9, "what was clipped shows in the weight: {effective:?}");
+    close(of(json!({"objective": {"power": 2.0}, "form": "stratified"}), 0.25).0, 2.0 * 0.04 * 0.8, -2.0 * 0.04 * 0.8);
+    close(of(json!({"objective": "std", "form": "stratified", "p": "plan"}), 0.5).0, 1.0, -1.0);
+}
+
+#[test]
+fn advantages_read_their_own_echo_and_refuse_by_field() {
+    for advantage in [
+        json!("ada"),
+        json!("ada_est"),
+        json!({"baseline": "leave_one_out"}),
+        json!({"objective": "log"}),
+        json!({"baseline": "history", "objective": {"power": 0.5}, "clip": 3.0, "p": "plan"}),
+        json!({"objective": "logit", "form": "stratified"}),
+    ] {
+        let read = Advantage::read(&advantage).unwrap();
+        assert_eq!(Advantage::read(&serde_json::to_value(read).unwrap()).unwrap(), read, "{advantage}");
+    }
+    for (advantage, path) in [
+        (json!("gpo"), ""),
+        (json!(3), ""),
+        (json!({"baseline": "median"}), "baseline"),
+        (json!({"objective": "exp"}), "objective"),
+        (json!({"objective": {"power": -1.0}}), "objective.power"),
+        (json!({"objective": "log", "form": "sharp"}), "form"),
+        (json!({"objective": "log", "form": "stratified", "baseline": "group"}), "baseline"),
+        (json!({"objective": "log", "clip": 0.0}), "clip"),
+        (json!({"clip": 2.0}), "clip"),
+        (json!({"base": "group"}), "base"),
+    ] {
+        let error = Advantage::read(&advantage).unwrap_err();
+        assert_eq!(error.path, path, "{advantage}: {error}");
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use adaroll::engine::{FinishReason, StreamKey};
-use adaroll::rollout::plan::{Advantage, Group, Outcome, Seen, Sequential};
+use adaroll::rollout::plan::{Advantage, Group, Outcome, Seen, Strategy};
 use adaroll::rollout::{JobLimits, Width};
 use adaroll::server::Options;
 use futures::StreamExt;
@@ -18,12 +18,12 @@ fn manner(seed: u64) -> Manner {
     Manner { seed, ..Manner::default() }
 }
 
-fn width(speculate: u32, max_in_flight: usize) -> Options {
-    Options { width: Width { speculate, max_in_flight, look_ahead: 5 }, ..Options::default() }
+fn width(q_min: f64, max_in_flight: usize) -> Options {
+    Options { width: Width { q_min, look_ahead: 5 }, max_in_flight, ..Options::default() }
 }
 
 /// Compares a streamed group with what one sample at a time would give, taken from the script alone.
-fn check_group(group: &Value, prompt: &Value, strategy: &Sequential) {
+fn check_group(group: &Value, prompt: &Value, strategy: &Strategy) {
     let ids: Vec<u32> = prompt["token_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
     let key = StreamKey::new(7, prompt["id"].as_str().unwrap());
     let samples: Vec<_> = (0..strategy.max_samples).map(|index| scripted(&ids, key, index)).collect();
@@ -35,7 +35,7 @@ fn check_group(group: &Value, prompt: &Value, strategy: &Sequential) {
         _ => Outcome::Negative,
     };
     let all: Vec<Outcome> = samples.iter().map(outcome).collect();
-    let plan = strategy.plan();
+    let plan = strategy.plan_of(strategy.max_samples);
     let exit = one_at_a_time(&plan, &all);
     let seen: Vec<Seen> = samples[..exit.t as usize]
         .iter()
@@ -46,7 +46,7 @@ fn check_group(group: &Value, prompt: &Value, strategy: &Sequential) {
             truncated: s.finish_reason == FinishReason::Length,
         })
         .collect();
-    let expected = Group::form(&plan, exit, &seen, strategy.group_size, Advantage::Ada);
+    let expected = Group::form(&plan, exit, &seen, strategy.group_size, &Advantage::default(), None);
     assert_eq!(group["prompt_id"], prompt["id"]);
     assert_eq!(group["prompt_token_ids"], prompt["token_ids"]);
     assert_eq!(group["status"], serde_json::to_value(expected.status).unwrap());
@@ -86,7 +86,7 @@ async fn groups_follow_the_plan() {
     for strategy in strategies {
         let body = job(30, json!({"strategy": strategy}));
         let streamed = kit.stream(&body).await;
-        let effective = Sequential::read(&strategy).unwrap();
+        let effective = Strategy::read(&strategy).unwrap();
         assert_eq!(streamed.groups.len(), 30);
         for position in 0..30 {
             check_group(&streamed.group(position), &body["prompts"][position], &effective);
@@ -103,14 +103,15 @@ async fn groups_follow_the_plan() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn timing_and_width_never_decide() {
     let body = job(25, json!({"return": {"logprobs_raw": true, "all_samples": true}}));
-    let reference = Kit::with(Manner { delay: Duration::ZERO, ..manner(0) }, width(0, 1)).await.stream(&body).await.reproducible();
+    let reference = Kit::with(Manner { delay: Duration::ZERO, ..manner(0) }, width(0.999, 1)).await.stream(&body).await.reproducible();
     let mut cancelled = 0;
-    for (seed, speculate, in_flight, slots) in [(1, 0, 4, 1000), (2, 2, 256, 1000), (3, 40, 256, 1000), (4, 40, 64, 6), (5, 3, 256, 3)] {
-        let kit =
-            Kit::with(Manner { seed, slots, delay: Duration::from_millis(3), ..Manner::default() }, width(speculate, in_flight)).await;
+    for (seed, q_min, in_flight, slots) in
+        [(1, 0.9, 4, 1000), (2, 0.3, 256, 1000), (3, 0.01, 256, 1000), (4, 0.01, 64, 6), (5, 0.1, 256, 3)]
+    {
+        let kit = Kit::with(Manner { seed, slots, delay: Duration::from_millis(3), ..Manner::default() }, width(q_min, in_flight)).await;
         let load = job(10, json!({"seed": seed}));
         let (groups, _) = tokio::join!(kit.stream(&body), kit.stream(&load));
-        assert_eq!(groups.reproducible(), reference, "seed {seed}, speculation {speculate}");
+        assert_eq!(groups.reproducible(), reference, "seed {seed}, q_min {q_min}");
         assert_eq!(kit.stream(&body).await.reproducible(), reference);
         cancelled += kit.seen.cancelled.load(Ordering::SeqCst);
         assert_eq!(kit.seen.in_flight.load(Ordering::SeqCst), 0);
@@ -230,15 +231,15 @@ async fn a_stream_that_breaks_ends_an_unnamed_job_and_no_other() {
         let first: Value = serde_json::from_slice(&stream.next().await.unwrap().unwrap()).unwrap();
         let id = first["job"]["job_id"].as_str().unwrap().to_owned();
         drop(stream);
-        let record = kit.state.jobs.find(&id).unwrap();
+        let record = kit.state.jobs.find(&id).unwrap().unwrap();
         tokio::time::timeout(Duration::from_secs(30), record.over()).await.unwrap();
         assert_eq!(kit.get(&format!("/v1/rollouts/{id}")).await.1["state"], expected);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_are_bounded_and_old_ones_make_room() {
-    let limits = JobLimits { max_open: 3, max_running: 1, max_finished: 2, ..JobLimits::default() };
+async fn jobs_are_bounded() {
+    let limits = JobLimits { max_open: 3, max_running: 1 };
     let kit = Kit::with(Manner { delay: Duration::from_secs(60), ..manner(8) }, Options { jobs: limits, ..Options::default() }).await;
     for id in ["a", "b", "c"] {
         assert_eq!(kit.post(&job(2, json!({"job_id": id}))).await.0, 202);
@@ -248,14 +249,15 @@ async fn jobs_are_bounded_and_old_ones_make_room() {
     assert!(full.headers().contains_key("retry-after"));
     assert_eq!(full.json::<Value>().await.unwrap()["error"]["code"], "overloaded");
     assert_eq!(kit.post(&job(2, json!({"job_id": "a"}))).await.0, 202, "attaching needs no room");
-    let states: Vec<Value> = kit.get("/v1/rollouts").await.1["jobs"].as_array().unwrap().iter().map(|j| j["state"].clone()).collect();
-    assert_eq!(states, ["running", "queued", "queued"]);
+    let states = |list: Value| list["jobs"].as_array().unwrap().iter().map(|j| j["state"].clone()).collect::<Vec<_>>();
+    assert_eq!(states(kit.get("/v1/rollouts").await.1), ["queued", "queued", "running"], "newest first");
     for id in ["b", "a", "c"] {
         kit.client.delete(format!("{}/v1/rollouts/{id}", kit.url)).send().await.unwrap();
     }
-    kit.post(&job(2, json!({"job_id": "e"}))).await;
-    assert_eq!(kit.get("/v1/rollouts/a").await.0, 404, "the oldest finished job made room");
-    assert_eq!(kit.get("/v1/rollouts/c").await.0, 200);
+    assert_eq!(kit.post(&job(2, json!({"job_id": "e"}))).await.0, 202);
+    assert_eq!(states(kit.get("/v1/rollouts?limit=2").await.1)[1], "cancelled");
+    assert_eq!(kit.get("/v1/rollouts/a").await.1["state"], "cancelled", "closed jobs stay readable");
+    assert_eq!(kit.post(&job(2, json!({"job_id": "a", "seed": 9}))).await.0, 409, "and keep their ids");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -284,8 +286,10 @@ async fn an_engine_that_stops_fails_the_job_with_a_sentence() {
     kit.seen.stopped.store(true, Ordering::SeqCst);
     kit.post(&job(8, json!({"job_id": "after"}))).await;
     // A sample that ends just before the stop makes the first job notice when it submits the next.
-    for (id, sentence) in [("before", "stopped"), ("after", "the engine has stopped: the test stopped it; send the job again")] {
-        tokio::time::timeout(Duration::from_secs(10), kit.state.jobs.find(id).unwrap().over()).await.unwrap();
+    for (id, sentence) in
+        [("before", "stopped"), ("after", "the engine has stopped: the test stopped it; the job goes on when the server is back")]
+    {
+        tokio::time::timeout(Duration::from_secs(10), kit.state.jobs.find(id).unwrap().unwrap().over()).await.unwrap();
         let (_, job) = kit.get(&format!("/v1/rollouts/{id}")).await;
         assert_eq!(job["state"], "failed");
         assert!(job["error"].as_str().unwrap().contains(sentence), "{job}");
