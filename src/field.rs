@@ -2,10 +2,11 @@
 //!
 //! Everything that reads JSON from outside goes through [`parse`], so that every refusal says which field it is about.
 
+use std::collections::HashSet;
 use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 /// Which field cannot be used and why.
@@ -53,6 +54,10 @@ pub fn of_serde(path: &serde_path_to_error::Path, error: &serde_json::Error) -> 
     if let Some((field, _)) = named("missing field `") {
         return FieldError::new(join(&path, field), "is missing");
     }
+    if let Some((field, _)) = named("duplicate field `") {
+        let path = if path == field || path.ends_with(&format!(".{field}")) { path } else { join(&path, field) };
+        return FieldError::new(path, "is given twice; give it once");
+    }
     if let Some((field, rest)) = named("unknown field `") {
         let path = if path == field || path.ends_with(&format!(".{field}")) { path } else { join(&path, field) };
         return FieldError::new(path, format!("is not a field here{}; remove it", rest.trim_end()));
@@ -64,6 +69,83 @@ pub fn of_serde(path: &serde_path_to_error::Path, error: &serde_json::Error) -> 
         }
     }
     FieldError::new(path, message)
+}
+
+/// Refuses a text in which an object holds one key twice: readers disagree about which of the two counts. Structs refuse that by
+/// themselves; this also finds it in values that are read as they are.
+pub fn refuse_duplicate_keys(text: &str) -> Result<(), FieldError> {
+    walk(&mut serde_json::Deserializer::from_str(text))
+}
+
+/// Path of the first place at which these bytes cannot be read as JSON; empty at the root.
+pub fn first_problem(bytes: &[u8]) -> String {
+    walk(&mut serde_json::Deserializer::from_slice(bytes)).err().map_or_else(String::new, |error| error.path)
+}
+
+fn walk<'de, R: serde_json::de::Read<'de>>(reader: &mut serde_json::Deserializer<R>) -> Result<(), FieldError> {
+    match serde_path_to_error::deserialize::<_, DistinctKeys>(reader) {
+        Ok(DistinctKeys) => Ok(()),
+        Err(error) => Err(of_serde(error.path(), error.inner())),
+    }
+}
+
+/// Any value whose objects hold no key twice.
+struct DistinctKeys;
+
+impl<'de> Deserialize<'de> for DistinctKeys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Anything;
+        impl<'de> Visitor<'de> for Anything {
+            type Value = DistinctKeys;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a JSON value")
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<DistinctKeys, E> {
+                Ok(DistinctKeys)
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<DistinctKeys, E> {
+                Ok(DistinctKeys)
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<DistinctKeys, E> {
+                Ok(DistinctKeys)
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<DistinctKeys, E> {
+                Ok(DistinctKeys)
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<DistinctKeys, E> {
+                Ok(DistinctKeys)
+            }
+
+            fn visit_unit<E>(self) -> Result<DistinctKeys, E> {
+                Ok(DistinctKeys)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<DistinctKeys, A::Error> {
+                while items.next_element::<DistinctKeys>()?.is_some() {}
+                Ok(DistinctKeys)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DistinctKeys, A::Error> {
+                let mut keys = HashSet::new();
+                while let Some(key) = map.next_key::<String>()? {
+                    if keys.contains(&key) {
+                        let shown: String = key.chars().take(100).collect();
+                        return Err(A::Error::custom(format!("holds the key {shown:?} twice; give it once")));
+                    }
+                    keys.insert(key);
+                    map.next_value::<DistinctKeys>()?;
+                }
+                Ok(DistinctKeys)
+            }
+        }
+        deserializer.deserialize_any(Anything)
+    }
 }
 
 /// Whether the text is good JSON that holds a number no field can take.

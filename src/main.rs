@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use adaroll::commands::bench::{decode, schedule};
 use adaroll::commands::open::{EngineOptions, Opened, default_threads, open};
-use adaroll::commands::{check, generate, inspect, prompts, score, serve};
+use adaroll::commands::{check, generate, inspect, prompts, rollout, score, serve};
 use adaroll::config::LogFormat;
 use adaroll::engine::{EngineSettings, SamplingParams};
 use adaroll::ops::cpu::Isa;
@@ -25,6 +25,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Serve(serve::ServeArgs),
+    #[command(verbatim_doc_comment)]
+    Rollout(Box<rollout::RolloutArgs>),
     /// Sample answers to prompts and print them.
     Generate(GenerateArgs),
     /// Print the log-probabilities that a model gives to sequences.
@@ -265,6 +267,7 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
     start_logs(LogFormat::Text);
     match command {
         Command::Serve(_) => {}
+        Command::Rollout(args) => return run_rollout(&args).await,
         Command::Generate(args) => run_generate(&args).await?,
         Command::Score(args) => run_score(&args).await?,
         Command::Model(ModelCommand::Inspect { dir, json }) => {
@@ -355,6 +358,16 @@ async fn run_serve(args: &serve::ServeArgs) -> Result<ExitCode, Failure> {
     let listening = move |address| tracing::info!("serving {} on http://{address}", dir.display());
     serve::serve(opened, config, listening, stop_signal()).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+async fn run_rollout(args: &rollout::RolloutArgs) -> Result<ExitCode, Failure> {
+    let progress = match std::io::stderr().is_terminal() {
+        true => rollout::Progress::bars(),
+        false => rollout::Progress::lines(|line| eprintln!("{line}")),
+    };
+    let summary = rollout::run(args, progress, stop_signal()).await?;
+    eprintln!("{summary}\nwritten to {}", args.out.display());
+    Ok(if summary.is_done() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Resolves at Ctrl-C or SIGTERM.

@@ -1,8 +1,8 @@
 //! Multiple choice: which choice does the answer settle on?
 //!
-//! The last marked choice counts: `\boxed{B}`, "the answer is (B)", "Answer: B", "option B is correct". Where none is marked, the last
-//! choice that stands alone counts: on a line of its own, as the first thing of a one-line answer ("B. Paris"), or as the text's last
-//! word. Where two are named at once ("A or B") or the choice is denied ("not B"), none is clear. No choice found is a wrong answer.
+//! The last marked choice counts: `\boxed{B}`, "the answer is (B)", "Answer: B", "I choose option B", "B is correct". Where none is marked,
+//! the last choice that stands alone counts: as the text's last word, on a line of its own, or as the first thing of a one-line answer
+//! ("B. Paris"). Where two are named at once ("A or B") or the choice is denied ("not B"), none is clear. No choice found is a wrong answer.
 
 use regex::{Regex, RegexBuilder};
 
@@ -50,10 +50,19 @@ impl Choice {
         let position = choices.iter().position(|choice| choice == answer.trim());
         let position =
             position.ok_or_else(|| format!("is {:?}, which is not among the choices {}", shortened(answer), choices.join(", ")))?;
-        let one = choices.iter().map(|choice| regex::escape(choice)).collect::<Vec<_>>().join("|");
+        // Longer ones first, so that "10" is not read as "1".
+        let mut names: Vec<_> = choices.iter().map(|choice| regex::escape(choice)).collect();
+        names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+        let one = names.join("|");
+        // The edge of a word; that of ASCII words compiles ten times faster, and `whole_word` looks again.
+        let edge = if one.is_ascii() { r"(?-u:\b)" } else { r"\b" };
         // What may stand around a choice: brackets, emphasis, LaTeX.
-        let (open, close) = (r"(?:[\s(\[{*_$`'\x22]|\\\(|\\text(?:bf)?\{)*", r"[)\]}*_$`'\x22\\]*");
-        let another = format!(r"(?P<another>{close},?\s*(?:or|and|/|,)\s*{open}(?:{one})\b)?");
+        let (open, close) = (r"(?:[ \t\r\n(\[{*_$`'\x22]|\\\(|\\text(?:bf)?\{)*", r"[)\]}*_$`'\x22\\]*");
+        let choice = format!("{edge}(?P<choice>{one}){edge}");
+        let another = format!(r"(?P<another>{close},?[ \t\r\n]*(?:or|and|/|,)[ \t\r\n]*{open}(?:{one}){edge})?");
+        let marks = r"(?:answer|choose|pick|select|(?:correct|right|best|my|final) (?:option|choice|letter))";
+        let verbs = r"(?:(?:is|would be|must be|should be)[ \t\r\n]*)?";
+        let again = r"(?:(?:option|choice|letter)[ \t\r\n]*:?)?";
         let build = |pattern: String| {
             let built = RegexBuilder::new(&pattern).case_insensitive(true).multi_line(true).size_limit(1 << 22).build();
             built.map_err(|error| format!("has choices that cannot be looked for: {error}"))
@@ -61,13 +70,11 @@ impl Choice {
         Ok(Choice {
             answer: position,
             choices: choices.to_vec(),
-            marked: build(format!(
-                r"\b(?:answer|choice|option)\b{close}\s*(?:(?:is|would be|must be|should be)\b\s*)?[:=]?{open}(?:(?:option|choice|letter)\b\s*:?)?{open}\b(?P<choice>{one})\b{another}"
-            ))?,
-            called_right: build(format!(r"\b(?P<choice>{one})\b{close}\s+is\s+(?:the\s+)?(?:correct|right)\b"))?,
-            alone: build(format!(r"^{open}\b(?P<choice>{one})\b{close}[.:]?{close}\s*$"))?,
-            first: build(format!(r"\A{open}\b(?P<choice>{one})\b{close}[.):,]"))?,
-            last_word: build(format!(r"(?:\A|(?P<before>[\w'\u{{2019}}/]+),?\s){open}\b(?P<choice>{one})\b[^\w\n]*\z"))?,
+            marked: build(format!(r"{edge}{marks}{edge}{close}[ \t\r\n]*{verbs}[:=]?{open}{again}{open}{choice}{another}"))?,
+            called_right: build(format!(r"{choice}{close}[ \t\r\n]+is[ \t\r\n]+(?:the[ \t\r\n]+)?(?:correct|right){edge}"))?,
+            alone: build(format!(r"^{open}{choice}{close}[.:]?{close}[ \t\r\n]*$"))?,
+            first: build(format!(r"\A{open}{choice}{close}[.):,]"))?,
+            last_word: build(format!(r"(?:\A|(?P<before>[^ \t\r\n]+)[ \t\r\n]){open}{choice}[ \t\r\n)\]}}*_$`'\x22\\.,;:!?]*\z"))?,
         })
     }
 
@@ -91,14 +98,15 @@ impl Choice {
     /// Marked choices and where they stand.
     fn marks<'a, 't>(&'a self, text: &'t str) -> impl Iterator<Item = (usize, &'a str)> + use<'a, 't> {
         let marked = self.marked.captures_iter(text).filter_map(|found| {
-            let choice = found.name("choice")?;
+            let choice = whole_word(text, found.name("choice")?)?;
             // "the answer is a matter of taste": in the other case it must end there.
             let ends = text[choice.end()..].chars().find(|c| *c != ' ').is_none_or(|next| !next.is_alphanumeric());
-            let choice_text = self.named(choice.as_str(), ends)?;
-            found.name("another").is_none().then_some((choice.start(), choice_text))
+            let named = self.named(choice.as_str(), ends)?;
+            let clear = found.name("another").is_none() && !denies(&text[..found.get(0)?.start()]);
+            clear.then_some((choice.start(), named))
         });
         let called_right = self.called_right.captures_iter(text).filter_map(|found| {
-            let choice = found.name("choice")?;
+            let choice = whole_word(text, found.name("choice")?)?;
             Some((choice.start(), self.named(choice.as_str(), false)?))
         });
         marked.chain(called_right)
@@ -107,13 +115,14 @@ impl Choice {
     /// The last choice that stands alone.
     fn lone<'a>(&'a self, text: &str) -> Option<&'a str> {
         let last_word = self.last_word.captures(text).and_then(|found| {
-            let choice = found.name("choice")?;
-            let before = found.name("before").map_or("", |word| word.as_str()).to_lowercase().replace('\u{2019}', "'");
-            let denied = ["not", "or", "and", "nor", "than", "/"].contains(&before.as_str()) || before.ends_with("n't");
-            let whole = before.is_empty();
-            (!denied).then(|| self.named(choice.as_str(), whole)).flatten()
+            let choice = whole_word(text, found.name("choice")?)?;
+            let before = found.name("before").map_or("", |word| word.as_str());
+            (!denies(before)).then(|| self.named(choice.as_str(), before.is_empty())).flatten()
         });
-        let alone = || self.alone.captures_iter(text).filter_map(|found| self.named(found.name("choice")?.as_str(), true)).last();
+        let alone = || {
+            let all = self.alone.captures_iter(text).filter_map(|found| self.named(found.name("choice")?.as_str(), true));
+            all.last()
+        };
         let first = || {
             let found = self.first.captures(text).filter(|_| !text.contains('\n'))?;
             self.named(found.name("choice")?.as_str(), false)
@@ -127,4 +136,18 @@ impl Choice {
         let like = || self.choices.iter().find(|choice| any_case && choice.to_lowercase() == text.to_lowercase());
         exact.or_else(like).map(String::as_str)
     }
+}
+
+/// Whether the last word of `before` takes away what follows, or names it beside another.
+fn denies(before: &str) -> bool {
+    let word = before.split_whitespace().next_back().unwrap_or_default().to_lowercase().replace('\u{2019}', "'");
+    let word = word.trim_matches(|c: char| c.is_ascii_punctuation());
+    ["not", "never", "cannot", "or", "and", "nor", "than"].contains(&word) || word.ends_with("n't")
+}
+
+/// `found` unless it is a part of a longer word.
+fn whole_word<'t>(text: &str, found: regex::Match<'t>) -> Option<regex::Match<'t>> {
+    let glued = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    let (before, after) = (text[..found.start()].chars().next_back(), text[found.end()..].chars().next());
+    (!glued(before) && !glued(after)).then_some(found)
 }

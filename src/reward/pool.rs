@@ -82,11 +82,11 @@ impl Pool {
             let _place = place;
             verifier.judge(&text)
         });
-        match timeout(self.settings.local_timeout, running).await {
+        match timeout(self.settings.local_timeout(), running).await {
             Ok(Ok(verdict)) => Judged::at_once(verdict),
             Ok(Err(_)) => Judged::at_once(Verdict::Failed(format!("the {kind} verifier stopped with an internal error"))),
             Err(_) => {
-                let seconds = self.settings.local_timeout.as_secs_f64();
+                let seconds = self.settings.local_timeout_s;
                 let problem = format!("the {kind} verifier did not end within {seconds} s");
                 Judged { verdict: Verdict::Failed(problem), wall_clock_timeouts: 1 }
             }

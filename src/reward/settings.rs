@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use reqwest::Url;
+use serde::{Deserialize, Serialize};
 
 use crate::field::FieldError;
 
 /// Settings of the [`Pool`](super::Pool): the `[reward]` table of the configuration.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct PoolSettings {
     /// Verifiers of text that run at once.
     pub workers: usize,
-    /// A verifier of text that runs longer makes a failure. It is far above what any of them needs.
-    pub local_timeout: Duration,
+    /// A verifier of text that runs longer, in seconds, makes a failure. It is far above what any of them needs.
+    pub local_timeout_s: f64,
     /// Graders that may be asked: "host" (any port) or "host:port". None may be while it is empty.
     pub webhook_hosts: Vec<String>,
     /// Most samples in one call.
@@ -37,7 +39,7 @@ impl Default for PoolSettings {
     fn default() -> Self {
         PoolSettings {
             workers: 2,
-            local_timeout: Duration::from_secs(60),
+            local_timeout_s: 60.0,
             webhook_hosts: Vec::new(),
             webhook_batch: 32,
             webhook_linger_ms: 5,
@@ -65,6 +67,9 @@ impl PoolSettings {
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(FieldError::new(*name, "is 0; give at least 1"));
         }
+        if !(1.0..=86_400.0).contains(&self.local_timeout_s) {
+            return Err(FieldError::new("local_timeout_s", format!("is {}; give seconds from 1 to 86400", self.local_timeout_s)));
+        }
         for (i, entry) in self.webhook_hosts.iter().enumerate() {
             if Host::parse(entry).is_none() {
                 let problem = format!("is {entry:?}; give a host as in \"grader.example\" or \"127.0.0.1:9000\", without scheme or path");
@@ -72,6 +77,11 @@ impl PoolSettings {
             }
         }
         Ok(())
+    }
+
+    pub(super) fn local_timeout(&self) -> Duration {
+        // What is no time at all is refused by `check`; here it means none is left.
+        Duration::try_from_secs_f64(self.local_timeout_s).unwrap_or_default()
     }
 
     /// Whether the allow-list names the URL's host.

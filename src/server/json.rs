@@ -36,6 +36,7 @@ pub async fn read_body(headers: &HeaderMap, body: Body, max_bytes: usize, deadli
         let message = format!("the body is larger than {max_bytes} bytes; send fewer prompts at once, or raise the server's limit");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     };
+    check_content_type(headers)?;
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if declared.is_some_and(|length| length > max_bytes) {
         return Err(too_large());
@@ -50,12 +51,28 @@ pub async fn read_body(headers: &HeaderMap, body: Body, max_bytes: usize, deadli
     }
 }
 
-/// Reads a body as a `T`. Text that is no JSON is a 400, JSON of the wrong shape a 422; both say where.
+/// A body that says it is something else than JSON is refused; one that says nothing is read as JSON.
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    let text = value.to_str().unwrap_or("");
+    let kind = text.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    if matches!(kind.as_str(), "application/json" | "text/json") || kind.ends_with("+json") {
+        return Ok(());
+    }
+    let shown: String = kind.chars().take(100).collect();
+    let message = format!("the body's content type is {shown:?}; send JSON with `Content-Type: application/json`");
+    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
+}
+
+/// Reads a body as a `T`. Text that is no JSON is a 400, JSON of the wrong shape (a key given twice too) a 422; both say where.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let bad_json = |message: String| ApiError::new(StatusCode::BAD_REQUEST, "invalid_json", message);
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
-        Err(error) => return Err(bad_json(format!("the body is not UTF-8: byte {} is wrong; send JSON in UTF-8", error.valid_up_to()))),
+        Err(error) => {
+            let message = format!("the body is not UTF-8: byte {} is wrong; send JSON in UTF-8", error.valid_up_to());
+            return Err(bad_json(message).about(field::first_problem(&bytes[..bytes.len().min(error.valid_up_to() + 8)])));
+        }
     };
     if text.trim().is_empty() {
         return Err(bad_json("the body is empty; send a JSON object".into()));
@@ -70,6 +87,7 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
         }
     })?;
     reader.end().map_err(|error| bad_json(format!("the body goes on behind its JSON value: {error}")))?;
+    field::refuse_duplicate_keys(text)?;
     Ok(value)
 }
 

@@ -28,6 +28,8 @@ pub struct Tokens {
 }
 
 const FORMAT: u8 = 1;
+/// Level 6 saves 2 % more and takes twice as long on a group's JSON.
+const LEVEL: u32 = 3;
 const PLAIN: u8 = 0;
 const DEFLATED: u8 = 1;
 const RAW_NONE: u8 = 0;
@@ -36,7 +38,7 @@ const RAW_STORED: u8 = 2;
 /// Deflate makes nothing smaller than a 1032nd.
 const MOST_INFLATED: usize = 1032;
 
-/// Packs a sample. About 1 ms for 2,000 tokens: do it in the caller's thread, not in the writer's.
+/// Packs a sample. 2 to 4 ms for 2,000 tokens on a slow core: do it in the caller's thread, not in the writer's.
 pub fn pack_tokens(tokens: &Tokens) -> Vec<u8> {
     pack_parts(&tokens.token_ids, &tokens.logprobs, tokens.logprobs_raw.as_deref(), &tokens.text, &tokens.weight_versions)
 }
@@ -117,7 +119,7 @@ impl Packer {
     fn new(expected: usize) -> Self {
         let mut out = Vec::with_capacity(expected + 64);
         out.push(FORMAT);
-        Packer { out, deflate: Compress::new(Compression::new(6), false) }
+        Packer { out, deflate: Compress::new(Compression::new(LEVEL), false) }
     }
 
     fn varint(&mut self, mut value: u64) {

@@ -78,10 +78,12 @@ pub(super) fn list(conn: &Connection, limit: u32) -> Result<Vec<JobSummary>, Sto
 }
 
 /// Delivered groups from `cursor` on, (seq, JSON) packed.
-pub(super) fn groups(conn: &Connection, job: i64, cursor: u64, limit: u32) -> Result<Vec<Vec<u8>>, StoreError> {
+pub(super) fn groups(conn: &Connection, job: i64, cursor: u64, limit: u32) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
     let Ok(cursor) = i64::try_from(cursor) else { return Ok(Vec::new()) };
-    let sql = "SELECT json FROM groups WHERE job = ?1 AND seq >= ?2 ORDER BY seq LIMIT ?3";
-    all(conn, sql, params![job, cursor, limit], |row| Ok(row.get::<_, Option<Vec<u8>>>(0)?.unwrap_or_default()))
+    let sql = "SELECT seq, json FROM groups WHERE job = ?1 AND seq >= ?2 ORDER BY seq LIMIT ?3";
+    all(conn, sql, params![job, cursor, limit], |row| {
+        Ok((row.get::<_, i64>(0)? as u64, row.get::<_, Option<Vec<u8>>>(1)?.unwrap_or_default()))
+    })
 }
 
 /// Packed JSON back into text; a group that was stored without any is the empty text.

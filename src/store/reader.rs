@@ -30,9 +30,9 @@ impl StoreReader {
         read::list(&self.0, limit)
     }
 
-    /// See `Store::groups`.
-    pub fn groups(&self, job: i64, cursor: u64, limit: u32) -> Result<Vec<String>, StoreError> {
-        read::groups(&self.0, job, cursor, limit)?.into_iter().map(read::group_text).collect()
+    /// Delivered groups from a place in the order of delivery on: (place, JSON).
+    pub fn groups_with_seq(&self, job: i64, cursor: u64, limit: u32) -> Result<Vec<(u64, String)>, StoreError> {
+        read::groups(&self.0, job, cursor, limit)?.into_iter().map(|(seq, packed)| Ok((seq, read::group_text(packed)?))).collect()
     }
 
     /// See `Store::resume`.

@@ -99,11 +99,18 @@ pub(super) fn open_writer(path: Option<&Path>) -> Result<Connection, StoreError>
     }
     .map_err(failed)?;
     conn.busy_timeout(Duration::from_secs(10)).map_err(failed)?;
-    // The page size counts for new files only, and only before the journal is WAL. Every commit is at least one page in the WAL.
-    conn.execute_batch("PRAGMA page_size = 4096;").map_err(failed)?;
+    // Small pages: a sample of 2,000 tokens is about 15 kB, and what is left over of its first page is lost (measured: 4,096 costs a tenth more).
+    // The size counts for new files only, and only before the journal is WAL.
+    conn.execute_batch("PRAGMA page_size = 2048;").map_err(failed)?;
     check_version(&conn, &name)?;
+    let journal: String = conn.query_row("PRAGMA journal_mode = WAL", (), |r| r.get(0)).map_err(failed)?;
+    if path.is_some() && journal != "wal" {
+        return Err(StoreError::Open(format!(
+            "{name}: its file system cannot hold a write-ahead log (network drives often cannot); give a local path"
+        )));
+    }
     conn.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 1000; PRAGMA journal_size_limit = 8388608; PRAGMA synchronous = NORMAL;
+        "PRAGMA wal_autocheckpoint = 2000; PRAGMA journal_size_limit = 8388608; PRAGMA synchronous = NORMAL;
          PRAGMA temp_store = MEMORY;",
     )
     .map_err(failed)?;

@@ -8,6 +8,7 @@
 //! written any more. (Going on would let a job believe in rows that are not there.)
 
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +22,9 @@ pub const COMMIT_AFTER: Duration = Duration::from_millis(10);
 
 /// What is done after the commit. Dropped undone where the commit failed: who waits then reads the store's health.
 pub(super) type Finish = Option<Box<dyn FnOnce() + Send>>;
+
+/// What is done within the transaction.
+pub(super) type Run = Box<dyn FnOnce(&Connection) -> rusqlite::Result<Finish> + Send>;
 
 /// What an operation is, for durability and failpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +67,7 @@ impl Kind {
 pub(super) struct Op {
     pub kind: Kind,
     /// Runs within a transaction. An error is a failed write and poisons the store; anything else that is wrong goes through `Finish`.
-    pub run: Box<dyn FnOnce(&Connection) -> rusqlite::Result<Finish> + Send>,
+    pub run: Run,
 }
 
 /// What the writer shares with the store's handles.
@@ -89,7 +93,14 @@ impl Shared {
     }
 }
 
-pub(super) fn run(queue: &Receiver<Op>, shared: &Arc<Shared>) {
+/// The writer's thread. A panic in it, which would be an error of the program, poisons the store like a failed write.
+pub(super) fn run_guarded(queue: &Receiver<Op>, shared: &Arc<Shared>) {
+    if std::panic::catch_unwind(AssertUnwindSafe(|| run(queue, shared))).is_err() {
+        let _ = shared.poison.set("the store's writer stopped with an internal error; restart, no committed row is lost".into());
+    }
+}
+
+fn run(queue: &Receiver<Op>, shared: &Arc<Shared>) {
     let mut waiting = VecDeque::new();
     let mut full = false;
     loop {

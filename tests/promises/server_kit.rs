@@ -31,6 +31,8 @@ impl Kit {
 
     /// The same over a store, which may hold open jobs.
     pub async fn over(manner: Manner, options: Options, store: Store) -> Self {
+        // The client is built without a TLS provider of its own; a second installation is refused and harmless.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let engine = FakeEngine::new(manner);
         let seen = engine.seen.clone();
         let state = AppState::new(engine, Arc::new(FakeText), store, options).unwrap();

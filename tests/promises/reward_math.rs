@@ -1,10 +1,7 @@
-//! Promise: a verdict is exact and never a silent zero.
+//! Promise: the number of an answer is found and compared exactly.
 
-use std::sync::Arc;
-
-use adaroll::metrics::Metrics;
 use adaroll::reward::math::{Number, extract};
-use adaroll::reward::{Pool, Spec, Verdict};
+use adaroll::reward::{Spec, Verdict};
 use serde_json::json;
 
 fn judge(gold: &str, text: &str) -> Verdict {
@@ -114,15 +111,4 @@ fn agreement_with_published_labels() {
     }
     println!("{agree} of {total} agree");
     assert_eq!((agree, total), (203, 203));
-}
-
-#[tokio::test]
-async fn the_pool_counts_verdicts() {
-    let metrics = Arc::new(Metrics::new().unwrap());
-    let pool = Pool::new(2, metrics.clone());
-    let verifier = Arc::new(Spec::read(&json!({"kind": "math", "answer": "1"})).unwrap().compile().unwrap());
-    let verdicts = futures::future::join_all((0..10).map(|i| pool.judge(verifier.clone(), format!("#### {}", i % 2)))).await;
-    assert_eq!(verdicts.iter().filter(|v| **v == Verdict::Scored(1.0)).count(), 5);
-    let text = metrics.render(&adaroll::engine::EngineStats::default(), &[]).unwrap();
-    assert!(text.contains("adaroll_rewards_total{kind=\"math\",status=\"scored\"} 10"), "{text}");
 }

@@ -1,0 +1,278 @@
+//! What operations take and give. Defaults are those of the code where the code can tell them.
+
+use serde_json::{Map, Value, json};
+
+use crate::engine::SamplingParams;
+use crate::rollout::plan::Advantage;
+use crate::server::Limits;
+
+/// Every schema, by name.
+pub(super) fn all(limits: &Limits) -> Value {
+    let mut all = Map::new();
+    for part in [request(limits), groups(), jobs(), others(limits)] {
+        if let Value::Object(part) = part {
+            all.extend(part);
+        }
+    }
+    all.into()
+}
+
+fn whole(minimum: u64, maximum: u64, description: &str) -> Value {
+    json!({"type": "integer", "minimum": minimum, "maximum": maximum, "description": description})
+}
+
+fn with(mut schema: Value, key: &str, value: impl Into<Value>) -> Value {
+    schema[key] = value.into();
+    schema
+}
+
+fn nullable(mut schema: Value) -> Value {
+    let kind = schema["type"].take();
+    schema["type"] = json!([kind, "null"]);
+    schema
+}
+
+fn list(items: Value, description: &str) -> Value {
+    json!({"type": "array", "items": items, "description": description})
+}
+
+fn names(values: &[&str], description: &str) -> Value {
+    json!({"type": "string", "enum": values, "description": description})
+}
+
+fn refer(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+/// An answer's object: every property is always there.
+fn whole_object(properties: Value, description: &str) -> Value {
+    let required: Vec<&String> = properties.as_object().map(|p| p.keys().collect()).unwrap_or_default();
+    json!({"type": "object", "required": required, "properties": properties, "description": description})
+}
+
+/// A request's object: nothing else may be in it.
+fn taken(required: &[&str], properties: Value, description: &str) -> Value {
+    json!({"type": "object", "required": required, "additionalProperties": false, "properties": properties, "description": description})
+}
+
+const TOKEN: u64 = u32::MAX as u64;
+
+fn request(limits: &Limits) -> Value {
+    let u32_of = |low: u64, description: &str| whole(low, u64::from(u32::MAX), description);
+    let sampling = SamplingParams::default();
+    let default = |schema: Value, value: Value| with(schema, "default", value);
+    let number = |description: &str| json!({"type": "number", "description": description});
+    json!({
+        "RolloutRequest": taken(&["prompts"], json!({
+            "job_id": nullable(json!({"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9_:-][A-Za-z0-9._:-]*$",
+                "description": "Makes the request idempotent. Absent: the server makes one."})),
+            "prompts": json!({"type": "array", "minItems": 1, "maxItems": limits.max_prompts, "items": refer("Prompt"),
+                "description": "Prompts; their ids must differ. Groups come in this order unless `order` says otherwise."}),
+            "strategy": refer("Strategy"),
+            "advantage": default(json!({"description": "How a kept sample is compared with its baseline: a name, or baseline and objective.",
+                "oneOf": [{"type": "string", "examples": Advantage::NAMES}, {"type": "object"}, {"type": "null"}]}), json!("ada")),
+            "weights": default(json!({"description": "Version of the weights: the newest, or a number that must be live or staged (409 otherwise).",
+                "oneOf": [{"type": "string", "const": "latest"}, whole(0, u64::MAX, "A version."), {"type": "null"}]}), json!("latest")),
+            "namespace": default(nullable(json!({"type": "string", "description": "Where per-prompt history is kept."})), json!("default")),
+            "priority": default(nullable(json!({"type": "integer", "description": "Jobs of a higher priority are served first."})), json!(0)),
+            "deadline_s": default(nullable(number("Seconds after which the job ends with what it has.")), Value::Null),
+            "order": default(nullable(json!({"type": "string", "enum": ["request", "completion", null],
+                "description": "Order of delivery. The groups are the same either way."})), json!("request")),
+            "sampling": json!({"oneOf": [refer("Sampling"), {"type": "null"}]}),
+            "seed": nullable(whole(0, u64::MAX, "Seed of every random stream. Absent: drawn, and echoed.")),
+            "on_weight_update": default(nullable(json!({"type": "string", "enum": ["finish", "restart", "continue", null],
+                "description": "What a change of weights does to the job."})), json!("finish")),
+            "bad_gold": default(nullable(json!({"type": "string", "enum": ["refuse", "fail_group", null],
+                "description": "What a reference answer that cannot be used does: refuse the request, or fail its prompt's group."})), json!("refuse")),
+            "return": json!({"oneOf": [refer("Return"), {"type": "null"}]})
+        }), "A job."),
+        "Prompt": with(taken(&["reward"], json!({
+            "id": nullable(json!({"type": "string", "minLength": 1, "maxLength": 1024, "description": "Absent: its position, in decimal."})),
+            "messages": json!({"type": "array", "minItems": 1, "items": refer("Message"), "description": "A conversation, for the chat template."}),
+            "text": json!({"type": "string", "minLength": 1, "description": "Raw text."}),
+            "token_ids": json!({"type": "array", "minItems": 1, "items": whole(0, TOKEN, "Below the model's vocabulary size."), "description": "Token ids."}),
+            "reward": refer("Reward"),
+            "metadata": nullable(json!({"type": "object", "description": "The caller's own notes."}))
+        }), "Exactly one of `messages`, `text` and `token_ids`, and how samples are scored."),
+            "oneOf", json!([{"required": ["messages"]}, {"required": ["text"]}, {"required": ["token_ids"]}])),
+        "Message": json!({"type": "object", "required": ["role"], "properties": {"role": {"type": "string", "examples": ["system", "user", "assistant"]},
+            "content": {"type": ["string", "array", "object", "null"], "description": "As the model's chat template reads it, usually a string."}}}),
+        "Reward": json!({"type": "object", "required": ["kind"], "description":
+            "How samples are scored; the other fields depend on `kind`. `pull`: the client posts the scores itself.",
+            "properties": {"kind": names(&["math", "exact", "regex", "choice", "json", "webhook", "pull"], "The verifier."),
+                "answer": {"type": ["string", "number", "boolean", "array", "object", "null"], "description": "The reference answer; a string for math, exact, regex and choice."}},
+            "examples": [{"kind": "math", "answer": "72"}]}),
+        "Strategy": json!({"type": ["object", "null"], "description":
+            "Which samples are drawn. `sequential` samples each prompt until its exit; `uniform` draws group_size each; `dapo` as uniform until enough groups have contrast; \
+             `estimate` by pass rates of earlier jobs.",
+            "properties": {
+                "kind": default(names(&["sequential", "uniform", "dapo", "estimate"], "The strategy."), json!("sequential")),
+                "exit": default(json!({"description": "When a prompt has enough.", "oneOf": [
+                    {"type": "string", "enum": ["positive", "signal", "balance"]},
+                    taken(&["positives", "negatives"], json!({"positives": u32_of(0, "Positives wanted."), "negatives": u32_of(0, "Negatives wanted.")}), "Counts; not both 0.")
+                ]}), json!("balance")),
+                "group_size": default(whole(2, u64::from(limits.max_samples), "Samples kept per prompt; at most max_samples."), json!(4)),
+                "max_samples": default(whole(1, u64::from(limits.max_samples), "Samples drawn per prompt at most."), json!(32)),
+                "round_size": default(whole(1, u64::from(limits.max_samples), "The exit is tested after every so many samples; at most max_samples."), json!(1)),
+                "positive_above": default(json!({"type": "number", "description": "Rewards above this are positive."}), json!(0.5)),
+                "straight_positives": default(whole(0, u64::from(limits.max_samples), "Stop a prompt whose first so many samples are all positive; 0 is off, else at least group_size."), json!(0)),
+                "max_failed": nullable(whole(0, u64::from(limits.max_samples), "More failed samples end the group as failed. Absent: a tenth of max_samples, at least 1.")),
+                "limit_counts": default(names(&["negative", "skip"], "What an answer beyond a verifier's limit counts as."), json!("negative")),
+                "mask_truncated": default(json!({"type": "boolean", "description": "Leave truncated answers out instead of counting them as negative."}), json!(false)),
+                "budget": nullable(whole(1, u64::MAX, "Samples for all prompts together.")),
+                "groups_wanted": nullable(whole(1, u64::MAX, "dapo: groups with contrast wanted."))
+            }}),
+        "Sampling": taken(&[], json!({
+            "temperature": default(json!({"type": "number", "minimum": 0, "maximum": 1000, "description": "Divides the logits; 0 takes the most likely token, else at least 0.001."}), json!(sampling.temperature)),
+            "top_k": default(u32_of(0, "Keep the K most likely tokens; 0 keeps all."), json!(sampling.top_k)),
+            "top_p": default(json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1, "description": "Keep the most likely tokens up to this probability."}), json!(sampling.top_p)),
+            "min_p": default(json!({"type": "number", "minimum": 0, "maximum": 1, "description": "Drop tokens less likely than this share of the most likely one."}), json!(sampling.min_p)),
+            "max_tokens": default(u32_of(1, "Most tokens of a sample; with the prompt at most the context."), json!(sampling.max_tokens)),
+            "min_tokens": default(u32_of(0, "Fewest tokens; at most max_tokens."), json!(sampling.min_tokens)),
+            "stop": default(json!({"type": "array", "maxItems": 64, "items": {"type": "string", "minLength": 1, "maxLength": 1024}, "description": "A sample ends where its text holds one of these."}), json!([])),
+            "stop_token_ids": default(list(whole(0, TOKEN, "Below the vocabulary size."), "A sample ends after one of these."), json!([])),
+            "ignore_eos": default(json!({"type": "boolean", "description": "Do not end at the model's own stop tokens."}), json!(sampling.ignore_eos)),
+            "logit_bias": default(list(json!({"type": "array", "minItems": 2, "maxItems": 2, "prefixItems": [whole(0, TOKEN, "Token id."), {"type": "number", "minimum": -1000, "maximum": 1000}]}),
+                "Pairs of token id and bias."), json!([]))
+        }), "How tokens are drawn."),
+        "Return": taken(&[], json!({
+            "text": {"type": "boolean", "default": true, "description": "The samples' text."},
+            "logprobs": {"type": "boolean", "default": true, "description": "Log-probabilities of the distribution sampled from."},
+            "logprobs_raw": {"type": "boolean", "default": false, "description": "Those of the model's untouched distribution."},
+            "all_samples": {"type": "boolean", "default": false, "description": "Every sample below the exit, not only the kept ones."}
+        }), "What groups carry.")
+    })
+}
+
+fn groups() -> Value {
+    let count = |description: &str| json!({"type": "integer", "minimum": 0, "description": description});
+    let number = |description: &str| json!({"type": "number", "description": description});
+    let logprobs = |description: &str| list(json!({"type": "number", "maximum": 0}), description);
+    let mut sample = whole_object(
+        json!({
+            "index": count("Index within the prompt."),
+            "token_ids": list(whole(0, TOKEN, "A token."), "The token that ended the sample included."),
+            "logprobs": logprobs("One per token, of the distribution sampled from."),
+            "logprobs_raw": logprobs("One per token, of the untouched distribution."),
+            "text": json!({"type": "string", "description": "What the verifier saw: cut before a stop match, special tokens skipped."}),
+            "reward": nullable(number("The raw reward, where there is one.")),
+            "reward_status": names(&["scored", "unscored", "failed"], "Whether there is one."),
+            "positive": nullable(json!({"type": "boolean", "description": "Whether it is above positive_above."})),
+            "advantage": nullable(number("Absent for samples that the group did not keep.")),
+            "finish_reason": names(&["stop", "length", "numerics"], "Why it ended."),
+            "stop_match": json!({"type": ["integer", "string", "null"], "description": "What ended it, if it was a stop."}),
+            "weight_versions": list(whole_object(json!({"version": count("The version."), "start": count("First token."), "end": count("Behind the last token.")}), "A span."),
+                "Which weights drew which tokens.")
+        }),
+        "A sample of a group.",
+    );
+    // What `return` leaves out is not there.
+    sample["required"] =
+        json!(["index", "token_ids", "reward", "reward_status", "positive", "advantage", "finish_reason", "stop_match", "weight_versions"]);
+    let rate = |description: &str| nullable(json!({"type": "number", "minimum": 0, "maximum": 1, "description": description}));
+    json!({
+        "Sample": sample,
+        "Group": whole_object(json!({
+            "prompt_id": {"type": "string"},
+            "status": names(&["resolved", "exhausted", "failed"], "How it ended."),
+            "prompt_token_ids": list(whole(0, TOKEN, "A token."), "The prompt's tokens."),
+            "samples": list(refer("Sample"), "Kept samples, by index."),
+            "signal": {"type": "boolean", "description": "Whether the kept rewards differ."},
+            "exit": {"type": ["string", "null"], "enum": ["plan", "straight", "cap", "budget", "failed", null], "description": "Why sampling stopped."},
+            "mixed_versions": {"type": "boolean", "description": "Whether more than one version of the weights drew its tokens."},
+            "stats": refer("GroupStats"),
+            "timing": refer("GroupTiming")
+        }), "What a prompt yields. Everything outside `timing` is reproducible."),
+        "GroupStats": whole_object(json!({
+            "seen": count("Samples below the exit: positive + negative + failed + skipped."),
+            "positive": count("Positive."), "negative": count("Negative."), "failed": count("Without a reward for good."),
+            "skipped": count("Left out by mask_truncated or limit_counts."), "truncated": count("Ended at a length limit."),
+            "pass_rate": rate("positive / (positive + negative). Biased by the exit."),
+            "pass_rate_first": rate("Over the first samples of the shortest stop. Unbiased."),
+            "pass_rate_unbiased": rate("The path-count estimator. Unbiased."),
+            "reward_mean": nullable(number("Mean of the raw rewards.")), "reward_std": nullable(number("Their standard deviation (n - 1).")),
+            "tokens_seen": count("Tokens below the exit.")
+        }), "Over every sample that the strategy saw."),
+        "GroupTiming": whole_object(json!({
+            "tokens_discarded": count("Tokens above the exit."), "samples_cancelled": count("Samples cancelled."),
+            "wait_s": number("Seconds from close to delivery."), "age_s": number("Seconds from the first sample to delivery."),
+            "wall_clock_timeouts": count("Timeouts that decided something; 0 means reproducible.")
+        }), "What depends on timing.")
+    })
+}
+
+fn jobs() -> Value {
+    let count = |description: &str| json!({"type": "integer", "minimum": 0, "description": description});
+    let state = || names(&["queued", "running", "done", "failed", "cancelled"], "Where the job stands.");
+    let mut end = whole_object(
+        json!({"job_id": {"type": "string"}, "state": state(), "error": {"type": ["string", "null"], "description": "Why it failed."}, "statistics": refer("JobStatistics")}),
+        "How a job ended.",
+    );
+    end["additionalProperties"] = json!(true);
+    let job = json!({"type": "object", "required": ["job_id", "events", "groups", "state", "statistics", "strategy", "sampling", "seed"], "properties": {
+        "job_id": {"type": "string"},
+        "events": {"type": "string", "description": "Where its stream is."},
+        "groups": {"type": "string", "description": "Where its groups are."},
+        "state": state(),
+        "error": {"type": ["string", "null"], "description": "Why it failed."},
+        "statistics": refer("JobStatistics"),
+        "strategy": {"type": "object"}, "advantage": {"type": ["string", "object"]}, "weights_version": count("Pinned when the job was accepted."),
+        "namespace": {"type": "string"}, "priority": {"type": "integer"}, "deadline_s": {"type": ["number", "null"]},
+        "order": {"type": "string"}, "sampling": {"type": "object"}, "seed": count("As given or drawn."),
+        "on_weight_update": {"type": "string"}, "bad_gold": {"type": "string"}, "return": {"type": "object"}
+    }, "description": "A job: its effective settings, nothing inherited silently, and where it stands."});
+    json!({
+        "Job": job,
+        "JobEnd": end,
+        "JobList": whole_object(json!({"jobs": list(refer("Job"), "Oldest first.")}), "Jobs."),
+        "JobStatistics": json!({"type": "object", "required": ["prompts", "groups"], "properties": {
+            "prompts": count("Prompts of the job."), "groups": count("Groups delivered."), "resolved": count("Of these, resolved."),
+            "exhausted": count("Exhausted."), "failed": count("Failed."), "signal": count("With contrast."),
+            "samples_seen": count("Samples that strategies saw."), "samples_positive": count("Of these, positive."),
+            "tokens_seen": count("Their tokens."), "tokens_discarded": count("Tokens above exits (timing)."),
+            "samples_cancelled": count("Samples cancelled (timing).")
+        }, "description": "Sums over the delivered groups."}),
+        "GroupPage": whole_object(json!({"groups": list(refer("Group"), "Groups."), "cursor": count("Where to go on.")}), "Some of a job's groups."),
+        "Stream": json!({"description": "NDJSON: one of these a line. SSE: `event: job | group | end`, `id: N`, `data:` one of these.", "oneOf": [
+            whole_object(json!({"job": {"type": "object"}}), "First."),
+            refer("Group"),
+            whole_object(json!({"end": refer("JobEnd")}), "Last.")
+        ]}),
+        "ScoresRequest": taken(&["scores"], json!({"scores": {"type": "array", "minItems": 1, "items": refer("PulledScore")}}), "Scores of samples."),
+        "PulledScore": json!({"type": "object", "additionalProperties": false, "required": ["prompt_id", "index"], "properties": {
+            "prompt_id": {"type": "string", "minLength": 1, "maxLength": 1024}, "index": whole(0, TOKEN, "The sample's index."),
+            "reward": {"type": "number", "description": "Its reward."}, "error": {"type": "string", "description": "Why it cannot be scored; the sample is failed, never zero."}
+        }, "oneOf": [{"required": ["reward"]}, {"required": ["error"]}]}),
+        "ScoresAnswer": json!({"type": "object"}),
+        "Pending": json!({"type": "object"})
+    })
+}
+
+fn others(limits: &Limits) -> Value {
+    let seconds = json!({"type": "number", "minimum": 0});
+    let logprobs = || list(json!({"type": "number", "maximum": 0}), "One per token from prompt_len on.");
+    json!({
+        "ScoreRequest": taken(&["sequences"], json!({
+            "sequences": {"type": "array", "minItems": 1, "maxItems": limits.max_score_sequences, "items": taken(&["token_ids", "prompt_len"], json!({
+                "token_ids": {"type": "array", "minItems": 2, "items": whole(0, TOKEN, "Below the vocabulary size.")},
+                "prompt_len": whole(1, TOKEN, "Values are given from this position on; below the number of tokens.")
+            }), "A sequence.")},
+            "sampling": {"oneOf": [refer("Sampling"), {"type": "null"}], "description": "The temperature alone; filters are refused."}
+        }), "Sequences to score."),
+        "ScoreAnswer": whole_object(json!({
+            "version": {"type": "integer", "minimum": 0},
+            "sequences": list(whole_object(json!({"logprobs": logprobs(), "logprobs_raw": logprobs()}), "A sequence."), "In request order.")
+        }), "Log-probabilities at the given temperature, and raw."),
+        "State": json!({"type": "object", "required": ["uptime_s", "ready", "engine", "jobs", "limits"], "properties": {
+            "uptime_s": seconds, "ready": {"type": "boolean"}, "paused": {"type": "boolean"}, "engine": {"type": "object"}, "jobs": {"type": "object"}, "limits": {"type": "object"}
+        }}),
+        "Alive": whole_object(json!({"alive": {"type": "boolean"}, "heartbeat_s": seconds}), "Alive."),
+        "Ready": whole_object(json!({"ready": {"type": "boolean"}, "weights_version": {"type": "integer", "minimum": 0}}), "Ready."),
+        "Paused": whole_object(json!({"paused": {"type": "boolean"}}), "Whether new samples are held back."),
+        "Error": whole_object(json!({"error": whole_object(json!({
+            "code": {"type": "string", "description": "A short name that programs can compare."},
+            "message": {"type": "string", "description": "What is wrong and what to do."},
+            "param": {"type": ["string", "null"], "description": "Path of the offending field."}
+        }), "The refusal.")}), "A refusal.")
+    })
+}

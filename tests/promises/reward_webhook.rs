@@ -1,0 +1,361 @@
+//! Promise: a grader that hangs, fails or lies makes retries and then a failure, never a silent zero, and holds nobody else up.
+//!
+//! On a virtual clock: graders are scripts behind the transport, so every deadline and every wait is exact.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use adaroll::reward::webhook::{Reply, Transport, Unanswered};
+use adaroll::reward::{Judge, Judged, Pool, PoolSettings, Spec, Verdict};
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::reward_kit::{asked, compile, failure, metrics};
+
+/// What a scripted grader does with one call.
+#[derive(Clone)]
+enum Act {
+    /// Answers so late with this status and body.
+    Say(u64, u16, String),
+    /// Gives every sample its index as reward, so late.
+    Grade(u64),
+    /// Tells to come back in so many seconds.
+    Busy(u64),
+    /// Cannot be reached.
+    Gone,
+    Hang,
+    Panic,
+}
+
+#[derive(Clone, Debug)]
+struct Call {
+    host: String,
+    at: Duration,
+    body: Value,
+}
+
+/// Scripts by host: the n-th call does the n-th act, every further one the last.
+struct Graders {
+    scripts: HashMap<String, Vec<Act>>,
+    calls: Mutex<Vec<Call>>,
+    begun: Instant,
+}
+
+impl Graders {
+    fn new(scripts: &[(&str, Vec<Act>)]) -> Arc<Self> {
+        let scripts = scripts.iter().map(|(host, acts)| ((*host).to_owned(), acts.clone())).collect();
+        Arc::new(Graders { scripts, calls: Mutex::default(), begun: Instant::now() })
+    }
+
+    fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    /// When calls began, in milliseconds.
+    fn times(&self) -> Vec<u128> {
+        self.calls().iter().map(|call| call.at.as_millis()).collect()
+    }
+
+    /// The indices of the samples in each call.
+    fn indices(&self) -> Vec<Vec<u64>> {
+        let of = |call: &Call| call.body["items"].as_array().unwrap().iter().map(|i| i["index"].as_u64().unwrap()).collect();
+        self.calls().iter().map(of).collect()
+    }
+}
+
+impl Transport for Graders {
+    fn post(&self, url: reqwest::Url, body: Vec<u8>) -> BoxFuture<'static, Result<Reply, Unanswered>> {
+        let host = url.host_str().unwrap().to_owned();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        let mut calls = self.calls.lock().unwrap();
+        let nth = calls.iter().filter(|call| call.host == host).count();
+        calls.push(Call { host: host.clone(), at: self.begun.elapsed(), body: body.clone() });
+        let script = &self.scripts[&host];
+        let act = script[nth.min(script.len() - 1)].clone();
+        let reply = |status, body: String| Reply { status, retry_after: None, body: body.into_bytes() };
+        async move {
+            match act {
+                Act::Say(late, status, body) => {
+                    sleep(Duration::from_millis(late)).await;
+                    Ok(reply(status, body))
+                }
+                Act::Grade(late) => {
+                    sleep(Duration::from_millis(late)).await;
+                    let rewards: Vec<_> = body["items"].as_array().unwrap().iter().map(|i| json!({"reward": i["index"]})).collect();
+                    Ok(reply(200, json!({"rewards": rewards}).to_string()))
+                }
+                Act::Busy(seconds) => Ok(Reply { status: 429, retry_after: Some(Duration::from_secs(seconds)), body: Vec::new() }),
+                Act::Gone => Err(Unanswered("could not be reached: connection refused".into())),
+                Act::Hang => futures::future::pending().await,
+                Act::Panic => panic!("on purpose"),
+            }
+        }
+        .boxed()
+    }
+}
+
+fn settings() -> PoolSettings {
+    let webhook_hosts = ["good", "slow", "bad", "other"].map(str::to_owned).to_vec();
+    PoolSettings { webhook_hosts, ..PoolSettings::default() }
+}
+
+fn pool(graders: &Arc<Graders>) -> Pool {
+    Pool::with_transport(settings(), metrics(), graders.clone())
+}
+
+fn hook(host: &str) -> Value {
+    json!({"kind": "webhook", "url": format!("http://{host}/grade"), "timeout_s": 10, "data": {"tests": [1]}})
+}
+
+async fn judge(pool: &Pool, host: &str, index: u32) -> Judged {
+    pool.judge(compile(hook(host)), asked(index, "an answer")).await
+}
+
+fn say(body: &str) -> Act {
+    Act::Say(0, 200, body.into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn samples_share_calls() {
+    let graders = Graders::new(&[("good", vec![Act::Grade(1000)])]);
+    let pool = pool(&graders);
+    let judged = join_all((0..70).map(|i| judge(&pool, "good", i))).await;
+    for (i, judged) in judged.iter().enumerate() {
+        assert_eq!(*judged, Judged::at_once(Verdict::Scored(i as f64)));
+    }
+    let mut sizes: Vec<_> = graders.indices().iter().map(Vec::len).collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, [6, 32, 32]);
+    // A full call goes at once, the last one after its linger; the clock counts in whole milliseconds.
+    assert!(graders.times().iter().all(|at| *at <= 6), "{:?}", graders.times());
+    assert!(graders.begun.elapsed() <= Duration::from_millis(1010), "{:?}", graders.begun.elapsed());
+    let expected = json!({"job_id": "job-1", "prompt_id": "prompt-1", "index": graders.indices()[0][0], "text": "an answer",
+        "metadata": {"level": 4}, "data": {"tests": [1]}});
+    assert_eq!(graders.calls()[0].body["items"][0], expected);
+    assert_eq!(graders.calls()[0].body.as_object().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_helps_is_tried_again_and_then_failed() {
+    let rows: Vec<(Vec<Act>, usize, Result<f64, &str>, u32)> = vec![
+        (vec![say(r#"{"rewards": [{"reward": 0.5}]}"#)], 1, Ok(0.5), 0),
+        (vec![say(r#"{"rewards": [{"reward": -2, "error": null, "more": 1}], "version": 3}"#)], 1, Ok(-2.0), 0),
+        (vec![Act::Gone, Act::Gone, Act::Grade(0)], 3, Ok(7.0), 0),
+        (vec![Act::Gone], 3, Err("no reward after 3 calls; at last the grader http://bad/grade could not be reached"), 0),
+        (vec![Act::Hang], 3, Err("did not answer within 10 s"), 3),
+        (vec![Act::Hang, Act::Grade(0)], 2, Ok(7.0), 1),
+        (vec![Act::Grade(9_990)], 1, Ok(7.0), 0),
+        (vec![Act::Grade(10_010)], 3, Err("did not answer within 10 s"), 3),
+        (vec![Act::Say(0, 500, "out of\nmemory".into())], 3, Err("answered 500: out of\nmemory"), 0),
+        (vec![Act::Say(0, 503, String::new()), Act::Grade(0)], 2, Ok(7.0), 0),
+        (vec![Act::Busy(1), Act::Grade(0)], 2, Ok(7.0), 0),
+        (vec![Act::Say(0, 400, "x".repeat(5000))], 1, Err("answered 400: xxx"), 0),
+        (vec![Act::Say(0, 404, String::new())], 1, Err("answered 404"), 0),
+        (vec![Act::Say(0, 302, String::new())], 1, Err("redirects are not followed"), 0),
+        (vec![say("")], 3, Err("gave no {\"rewards\": [...]}"), 0),
+        (vec![say("<html>")], 3, Err("<html>"), 0),
+        (vec![say("[1]")], 3, Err("gave no {\"rewards\": [...]}"), 0),
+        (vec![say(r#"{"reward": 1}"#)], 3, Err("missing field `rewards`"), 0),
+        (vec![say(r#"{"rewards": []}"#)], 3, Err("gave 0 rewards for 1 samples"), 0),
+        (vec![say(r#"{"rewards": [{"reward": 1}, {"reward": 1}]}"#)], 3, Err("gave 2 rewards for 1 samples"), 0),
+        (vec![say(r#"{"rewards": [{"reward": NaN}]}"#)], 3, Err("gave no {\"rewards\": [...]}"), 0),
+        (vec![say(r#"{"rewards": [{"reward": 1e999}]}"#)], 3, Err("out of range"), 0),
+        (vec![say(r#"{"rewards": [{"reward": null}]}"#)], 3, Err("where {\"reward\": NUMBER}"), 0),
+        (vec![say(r#"{"rewards": [{"reward": "1"}]}"#)], 3, Err("where {\"reward\": NUMBER}"), 0),
+        (vec![say(r#"{"rewards": [{"reward": true}]}"#)], 3, Err("where {\"reward\": NUMBER}"), 0),
+        (vec![say(r#"{"rewards": [1]}"#)], 3, Err("gave 1 where"), 0),
+        (vec![say(r#"{"rewards": [null]}"#)], 3, Err("gave null where"), 0),
+        (vec![say(r#"{"rewards": [{"error": "no compiler"}]}"#)], 3, Err("reported the error \"no compiler\""), 0),
+        (vec![say(r#"{"rewards": [{"reward": 1, "error": "unsure"}]}"#)], 3, Err("reported the error \"unsure\""), 0),
+        (vec![say("rubbish"), Act::Hang, say(r#"{"rewards": [{"reward": 1}]}"#)], 3, Ok(1.0), 1),
+        (vec![Act::Panic], 1, Err("internal error"), 0),
+    ];
+    for (row, (script, calls, expected, timeouts)) in rows.into_iter().enumerate() {
+        let graders = Graders::new(&[("bad", script)]);
+        let judged = judge(&pool(&graders), "bad", 7).await;
+        match expected {
+            Ok(reward) => assert_eq!(judged.verdict, Verdict::Scored(reward), "row {row}"),
+            Err(why) => {
+                let told = failure(&judged.verdict);
+                assert!(told.contains(why), "row {row}: {told}");
+                assert!(told.len() < 600, "row {row}: {} bytes", told.len());
+            }
+        }
+        assert_eq!(graders.calls().len(), calls, "row {row}");
+        assert_eq!(judged.wall_clock_timeouts, timeouts, "row {row}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_between_calls_are_as_told() {
+    let times = |acts: Vec<Act>, attempts| async move {
+        let graders = Graders::new(&[("bad", acts)]);
+        let settings = PoolSettings { webhook_linger_ms: 0, webhook_attempts: attempts, ..settings() };
+        let judged = judge(&Pool::with_transport(settings, metrics(), graders.clone()), "bad", 0).await;
+        failure(&judged.verdict);
+        let times = graders.times();
+        times.windows(2).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>()
+    };
+    assert_eq!(times(vec![Act::Gone], 5).await, [250, 500, 1000, 2000]);
+    // From the end of the call, not from its start.
+    assert_eq!(times(vec![Act::Hang], 3).await, [10_250, 10_500]);
+    // Retry-After, up to a bound.
+    assert_eq!(times(vec![Act::Busy(2), Act::Busy(0), Act::Busy(3600)], 4).await, [2000, 500, 30_000]);
+    assert_eq!(times(vec![Act::Gone], 60).await.last(), Some(&30_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_samples_are_sent_again_alone() {
+    let first = r#"{"rewards": [{"reward": 1}, {"error": "a"}, {"reward": 0}, {"reward": "x"}]}"#;
+    let second = r#"{"rewards": [{"reward": 0.25}, {"error": "b"}]}"#;
+    let third = r#"{"rewards": [{"error": "c"}]}"#;
+    let graders = Graders::new(&[("bad", vec![say(first), say(second), say(third)])]);
+    let pool = pool(&graders);
+    let judged = join_all((0..4).map(|i| judge(&pool, "bad", i))).await;
+    assert_eq!(graders.indices(), [vec![0, 1, 2, 3], vec![1, 3], vec![3]]);
+    assert_eq!(judged[0].verdict, Verdict::Scored(1.0));
+    assert_eq!(judged[1].verdict, Verdict::Scored(0.25));
+    assert_eq!(judged[2].verdict, Verdict::Scored(0.0));
+    assert!(failure(&judged[3].verdict).contains("reported the error \"c\""), "{:?}", judged[3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_starts_with_the_call() {
+    // Eight calls at once, of 8 s each: the last of 40 calls begins after 32 s, far beyond the deadline of 10 s, and no call is late.
+    let graders = Graders::new(&[("slow", vec![Act::Grade(8_000)])]);
+    let settings = PoolSettings { webhook_batch: 1, ..settings() };
+    let pool = Pool::with_transport(settings, metrics(), graders.clone());
+    let judged = join_all((0..40).map(|i| judge(&pool, "slow", i))).await;
+    assert!(judged.iter().enumerate().all(|(i, j)| *j == Judged::at_once(Verdict::Scored(i as f64))), "{judged:?}");
+    assert_eq!(graders.calls().len(), 40);
+    assert!(graders.times()[39] >= 32_000, "{:?}", graders.times());
+    // Never more than eight at once.
+    let times = graders.times();
+    assert!((8..40).all(|i| times[i] >= times[i - 8] + 8_000), "{times:?}");
+}
+
+/// How long 20 samples of another host and 20 judged by their text take while 400 wait for a grader that hangs.
+async fn beside_a_hanging_grader(host: &str) -> (Duration, Duration) {
+    let graders = Graders::new(&[("slow", vec![Act::Hang]), ("good", vec![Act::Grade(100)])]);
+    let settings = PoolSettings { webhook_queue: 300, webhook_batch: 4, ..settings() };
+    let pool = Pool::with_transport(settings, metrics(), graders.clone());
+    let hanging = {
+        let pool = pool.clone();
+        tokio::spawn(async move { join_all((0..400).map(|i| judge(&pool, "slow", i))).await })
+    };
+    sleep(Duration::from_secs(1)).await;
+    let begun = Instant::now();
+    join_all((0..20).map(|i| judge(&pool, host, i))).await;
+    let other = begun.elapsed();
+    let begun = Instant::now();
+    let math = compile(json!({"kind": "math", "answer": "1"}));
+    join_all((0..20).map(|i| pool.judge(math.clone(), asked(i, "1")))).await;
+    let text = begun.elapsed();
+    for judged in hanging.await.unwrap() {
+        assert_eq!(judged.wall_clock_timeouts, 3);
+        failure(&judged.verdict);
+    }
+    (other, text)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hanging_grader_holds_nobody_else_up() {
+    let (other, text) = beside_a_hanging_grader("good").await;
+    println!("beside a hanging grader: another host {other:?}, text {text:?}");
+    assert!(other <= Duration::from_millis(110), "{other:?}");
+    assert!(text <= Duration::from_millis(5), "{text:?}");
+    // The twin: in the queue that the hanging grader stands in, the same 20 samples wait for minutes.
+    let (shared, _) = beside_a_hanging_grader("slow").await;
+    println!("in one shared queue: {shared:?}");
+    assert!(shared > Duration::from_secs(120), "{shared:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_grader_gives_its_place_away_while_it_waits() {
+    let graders = Graders::new(&[("bad", vec![Act::Busy(20), Act::Grade(0)])]);
+    let settings = PoolSettings { webhook_concurrency: 1, webhook_batch: 1, ..settings() };
+    let pool = Pool::with_transport(settings, metrics(), graders.clone());
+    let first = async {
+        judge(&pool, "bad", 0).await;
+        graders.begun.elapsed()
+    };
+    let second = async {
+        sleep(Duration::from_millis(1)).await;
+        judge(&pool, "bad", 1).await;
+        graders.begun.elapsed()
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert!(first >= Duration::from_secs(20) && second < Duration::from_millis(50), "{first:?}, {second:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn samples_given_up_cost_no_call() {
+    let graders = Graders::new(&[("slow", vec![Act::Hang, Act::Grade(0)])]);
+    let settings = PoolSettings { webhook_concurrency: 1, webhook_batch: 1, webhook_queue: 3, ..settings() };
+    let pool = Pool::with_transport(settings, metrics(), graders.clone());
+    let given_up = {
+        let pool = pool.clone();
+        tokio::spawn(async move { join_all((0..9).map(|i| judge(&pool, "slow", i))).await })
+    };
+    sleep(Duration::from_secs(1)).await;
+    given_up.abort();
+    let begun = Instant::now();
+    assert_eq!(judge(&pool, "slow", 9).await.verdict, Verdict::Scored(9.0));
+    assert!(begun.elapsed() < Duration::from_millis(50), "{:?}", begun.elapsed());
+    assert_eq!(graders.indices(), [[0], [9]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_listed_hosts_are_asked() {
+    let list = ["grader.example", "127.0.0.1:9000", "[::1]:80", "Upper.Example:443"].map(str::to_owned).to_vec();
+    let settings = PoolSettings { webhook_hosts: list, ..PoolSettings::default() };
+    assert_eq!(settings.check(), Ok(()));
+    let graders = Graders::new(&[]);
+    let pool = Pool::with_transport(settings, metrics(), graders.clone());
+    let rows = [
+        ("http://grader.example/x", true),
+        ("https://GRADER.example:8443/x", true),
+        ("http://127.0.0.1:9000/", true),
+        ("http://127.1:9000/", true),
+        ("http://[::1]/", true),
+        ("https://upper.example/", true),
+        ("http://127.0.0.1:9001/", false),
+        ("http://127.0.0.1/", false),
+        ("http://localhost:9000/", false),
+        ("http://upper.example/", false),
+        ("http://[::1]:81/", false),
+        ("http://sub.grader.example/", false),
+        ("http://grader.example.org/", false),
+        ("http://grader.example./", false),
+        ("http://x/?grader.example", false),
+    ];
+    for (url, allowed) in rows {
+        let spec = Spec::read(&json!({"kind": "webhook", "url": url})).unwrap();
+        match (pool.check(&spec), allowed) {
+            (Ok(()), true) => {}
+            (Err(error), false) => {
+                assert_eq!(error.path, "url");
+                assert!(error.problem.contains("[reward] webhook_hosts"), "{error}");
+                // A job accepted under other settings fails its samples and asks nobody.
+                let judged = pool.judge(Arc::new(spec.compile().unwrap()), asked(0, "x")).await;
+                assert!(failure(&judged.verdict).contains("[reward] webhook_hosts"), "{judged:?}");
+            }
+            (result, _) => panic!("{url}: {result:?}"),
+        }
+    }
+    assert!(graders.calls().is_empty());
+    let nobody = Pool::new(PoolSettings::default(), metrics());
+    assert!(nobody.check(&Spec::read(&hook("good")).unwrap()).is_err());
+    assert_eq!(nobody.check(&Spec::read(&json!({"kind": "math", "answer": "1"})).unwrap()), Ok(()));
+    for entry in ["", "http://x", "x/y", "*", "a b", "x:99999", "x:", "me@x", ":80"] {
+        let settings = PoolSettings { webhook_hosts: vec!["good".into(), entry.into()], ..PoolSettings::default() };
+        assert_eq!(settings.check().expect_err(entry).path, "webhook_hosts[1]", "{entry}");
+    }
+    let settings = PoolSettings { webhook_batch: 0, ..PoolSettings::default() };
+    assert_eq!(settings.check().unwrap_err().path, "webhook_batch");
+    let settings = PoolSettings { local_timeout_s: f64::NAN, ..PoolSettings::default() };
+    assert_eq!(settings.check().unwrap_err().path, "local_timeout_s");
+}
