@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use adaroll::commands::bench::decode::{self, Workload};
+use adaroll::commands::bench::{decode, schedule};
 use adaroll::commands::open::{EngineOptions, Opened, default_threads, open};
 use adaroll::commands::{check, generate, inspect, prompts, rollout, score, serve};
 use adaroll::config::LogFormat;
@@ -85,6 +85,18 @@ enum BenchCommand {
         json: bool,
         #[command(flatten)]
         engine: EngineArgs,
+    },
+    /// Engine steps that the width planner needs, beside rounds and one sample at a time: the real job on a simulated engine.
+    Schedule {
+        /// Prompts of a job; engines have a quarter as many slots, as many, and four times as many.
+        #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..=16384))]
+        prompts: u32,
+        /// Workloads of each mix; means are printed.
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        reps: u32,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -270,11 +282,25 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
             }
         }
         Command::Bench(BenchCommand::Decode { model, prompts, samples, tokens, reps, json, engine }) => {
-            let workload = Workload { prompts: prompts as usize, samples, tokens, reps: reps as usize };
+            let workload = decode::Workload { prompts: prompts as usize, samples, tokens, reps: reps as usize };
             let spinner = ProgressBar::new_spinner();
             spinner.enable_steady_tick(std::time::Duration::from_millis(200));
             let report = decode::bench(&model, workload, &engine.options(), |what| spinner.set_message(what.to_owned())).await?;
             spinner.finish_and_clear();
+            print(&report, json)?;
+        }
+        Command::Bench(BenchCommand::Schedule { prompts, reps, json }) => {
+            let workload = schedule::Workload { prompts: prompts as usize, reps };
+            let progress = bar(0, "runs");
+            let shown = progress.clone();
+            let run = move || {
+                schedule::schedule(workload, |done, all| {
+                    shown.set_length(all);
+                    shown.set_position(done);
+                })
+            };
+            let report = tokio::task::spawn_blocking(run).await??;
+            progress.finish_and_clear();
             print(&report, json)?;
         }
     }

@@ -33,6 +33,7 @@ mod rollout_command;
 mod rollouts;
 mod sampler;
 mod sampling_runs;
+mod schedule;
 mod serve_command;
 mod server_kit;
 mod smollm2;
