@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use adaroll::commands::bench::{decode, schedule};
 use adaroll::commands::open::{EngineOptions, Opened, default_threads, open};
-use adaroll::commands::{check, generate, inspect, prompts, rollout, score, serve};
+use adaroll::commands::{check, generate, inspect, jobs, prompts, rollout, score, serve};
 use adaroll::config::LogFormat;
 use adaroll::engine::{EngineSettings, SamplingParams};
 use adaroll::ops::cpu::Isa;
@@ -27,6 +27,9 @@ enum Command {
     Serve(serve::ServeArgs),
     #[command(verbatim_doc_comment)]
     Rollout(Box<rollout::RolloutArgs>),
+    /// Look at the jobs in a store, export their groups, or delete old ones.
+    #[command(subcommand)]
+    Jobs(jobs::JobsCommand),
     /// Sample answers to prompts and print them.
     Generate(GenerateArgs),
     /// Print the log-probabilities that a model gives to sequences.
@@ -268,6 +271,7 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Serve(_) => {}
         Command::Rollout(args) => return run_rollout(&args).await,
+        Command::Jobs(command) => command.run(&mut std::io::stdout().lock())?,
         Command::Generate(args) => run_generate(&args).await?,
         Command::Score(args) => run_score(&args).await?,
         Command::Model(ModelCommand::Inspect { dir, json }) => {

@@ -58,10 +58,10 @@ fn each_later_source_wins() {
     let all =
         load(text, &[("ADAROLL_SERVER_PORT", "2000"), ("ADAROLL_LOG", "debug"), ("ADAROLL_TOKEN", "x"), ("PATH", "/")], flag()).unwrap();
     assert_eq!(port(&all), 3000);
-    assert_eq!((all.config.jobs.max_open, all.config.jobs.max_running, all.config.jobs.max_finished), (20, 3, 256));
+    assert_eq!((all.config.jobs.max_open, all.config.jobs.max_running, all.config.rollout.look_ahead), (20, 3, 1024));
     assert_eq!(all.sources["server.port"], Source::Flag("--port".into()));
     assert!(matches!(&all.sources["jobs.max_running"], Source::File(_, 5)), "{:?}", all.sources);
-    assert!(!all.sources.contains_key("jobs.max_finished"));
+    assert!(!all.sources.contains_key("rollout.look_ahead"));
     let changed: Vec<&str> = all.changed().into_iter().map(|(key, _)| key).collect();
     assert_eq!(changed, ["jobs.max_open", "jobs.max_running", "server.port"]);
 }

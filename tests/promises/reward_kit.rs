@@ -21,7 +21,6 @@ pub fn asked(index: u32, text: &str) -> Asked {
         prompt_id: "prompt-1".into(),
         index,
         text: text.into(),
-        token_ids: vec![1, 2, 3].into(),
         metadata: Arc::new(json!({"level": 4})),
     }
 }

@@ -336,7 +336,7 @@ async fn the_pool_counts_verdicts() {
     assert_eq!(judged.iter().filter(|j| **j == Judged::at_once(Verdict::Scored(0.0))).count(), 5);
     let pull = pool.judge(compile(json!({"kind": "pull"})), asked(0, "x")).await;
     assert!(failure(&pull.verdict).contains("come from the client"), "{pull:?}");
-    let text = metrics.render(&adaroll::engine::EngineStats::default(), &[]).unwrap();
+    let text = metrics.render(&adaroll::engine::EngineStats::default(), &[], (1, 0), 0).unwrap();
     assert!(text.contains("adaroll_rewards_total{kind=\"math\",status=\"scored\"} 10"), "{text}");
     assert!(text.contains("adaroll_rewards_total{kind=\"pull\",status=\"failed\"} 1"), "{text}");
 }

@@ -35,7 +35,7 @@ fn check_group(group: &Value, prompt: &Value, strategy: &Strategy) {
         _ => Outcome::Negative,
     };
     let all: Vec<Outcome> = samples.iter().map(outcome).collect();
-    let plan = strategy.plan_of(strategy.max_samples);
+    let plan = strategy.plans(&[None])[0];
     let exit = one_at_a_time(&plan, &all);
     let seen: Vec<Seen> = samples[..exit.t as usize]
         .iter()
@@ -46,7 +46,7 @@ fn check_group(group: &Value, prompt: &Value, strategy: &Strategy) {
             truncated: s.finish_reason == FinishReason::Length,
         })
         .collect();
-    let expected = Group::form(&plan, exit, &seen, strategy.group_size, &Advantage::default(), None);
+    let expected = Group::form(&plan, exit, &seen, strategy.group_size, Advantage::default(), None);
     assert_eq!(group["prompt_id"], prompt["id"]);
     assert_eq!(group["prompt_token_ids"], prompt["token_ids"]);
     assert_eq!(group["status"], serde_json::to_value(expected.status).unwrap());

@@ -69,7 +69,7 @@ fn flags_reach_their_keys() {
     let engine = config.engine.options();
     assert_eq!((engine.threads, engine.ignore_eos, engine.settings.prefix_cache), (3, true, false));
     assert_eq!((engine.settings.max_batch_tokens, engine.settings.max_sequences, engine.settings.kv_blocks), (64, 5, Some(7)));
-    assert_eq!(options(config).unwrap().width.max_in_flight, 5, "as many as the engine runs, unless set");
+    assert_eq!(options(config).unwrap().max_in_flight, 5, "as many as the engine runs, unless set");
     assert_eq!(loaded.sources.len(), 11, "every flag was counted");
     let public = args(&["--host", "0.0.0.0"]).load().unwrap_err().to_string();
     assert!(public.contains("--host: server.host is 0.0.0.0") && public.contains("ADAROLL_SERVER_DATA_TOKEN"), "{public}");

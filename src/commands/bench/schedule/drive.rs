@@ -131,12 +131,11 @@ fn spec(world: &World) -> Result<JobSpec, crate::field::FieldError> {
     };
     let reward = Spec::read(&json!({"kind": "math", "answer": "1"}))?;
     let verifier = reward.compile().ok().map(Arc::new);
-    let metadata = Arc::new(Map::new());
     let prompt = |position: usize| PromptSpec {
         id: position.to_string(),
         token_ids: Arc::new([position as u32]),
         reward: reward.clone(),
-        metadata: metadata.clone(),
+        metadata: Arc::new(Value::Object(Map::new())),
         history: None,
         verifier: verifier.clone(),
     };
