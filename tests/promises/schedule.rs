@@ -29,7 +29,8 @@ fn the_workload_is_the_designs() {
         };
         // 500 times the mean of the prompts' factors, e^(.35^2 / 2).
         assert!((mean(true) - 500.0 * (0.35f64 * 0.35 / 2.0).exp()).abs() < 30.0, "{mix:?}: {}", mean(true));
-        assert!((1.45..1.6).contains(&(mean(false) / mean(true))), "{mix:?}: {}", mean(false) / mean(true));
+        // About 1.6: truncation shortens wrong answers, and makes the longest right ones wrong.
+        assert!((1.5..1.75).contains(&(mean(false) / mean(true))), "{mix:?}: {}", mean(false) / mean(true));
     }
     let (one, other) = (World::new(3, Mix::Late, 1), World::new(3, Mix::Late, 2));
     assert_eq!(one.of(2), World::new(3, Mix::Late, 1).of(2));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::sim_engine::SimEngine;
 use super::world::{MAX_SAMPLES, MAX_TOKENS, World};
@@ -131,7 +131,7 @@ fn spec(world: &World) -> Result<JobSpec, crate::field::FieldError> {
     };
     let reward = Spec::read(&json!({"kind": "math", "answer": "1"}))?;
     let verifier = reward.compile().ok().map(Arc::new);
-    let metadata = Arc::new(Map::new());
+    let metadata = Arc::new(Value::Null);
     let prompt = |position: usize| PromptSpec {
         id: position.to_string(),
         token_ids: Arc::new([position as u32]),
