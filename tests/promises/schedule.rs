@@ -159,6 +159,7 @@ fn the_report_has_every_row_and_goal() {
         let of: Vec<_> = goals.iter().filter(|found| found["name"].as_str().unwrap().starts_with(goal)).collect();
         assert!(!of.is_empty() && of.iter().all(|goal| goal["value"].is_number() && goal["holds"].is_boolean()), "{goal}");
     }
+    assert!(0.0 < report.decision_us && report.decision_us < report.job_us, "a decision is a part of a job's work");
     assert_eq!(goals[0]["holds"], true, "{}", goals[0]);
     let text = report.to_string();
     assert!(text.contains("planner") && text.contains("G5"), "{text}");
