@@ -29,7 +29,8 @@ fn the_workload_is_the_designs() {
         };
         // 500 times the mean of the prompts' factors, e^(.35^2 / 2).
         assert!((mean(true) - 500.0 * (0.35f64 * 0.35 / 2.0).exp()).abs() < 30.0, "{mix:?}: {}", mean(true));
-        assert!((1.45..1.6).contains(&(mean(false) / mean(true))), "{mix:?}: {}", mean(false) / mean(true));
+        // About 1.6: truncation shortens wrong answers, and makes the longest right ones wrong.
+        assert!((1.5..1.75).contains(&(mean(false) / mean(true))), "{mix:?}: {}", mean(false) / mean(true));
     }
     let (one, other) = (World::new(3, Mix::Late, 1), World::new(3, Mix::Late, 2));
     assert_eq!(one.of(2), World::new(3, Mix::Late, 1).of(2));
@@ -158,6 +159,7 @@ fn the_report_has_every_row_and_goal() {
         let of: Vec<_> = goals.iter().filter(|found| found["name"].as_str().unwrap().starts_with(goal)).collect();
         assert!(!of.is_empty() && of.iter().all(|goal| goal["value"].is_number() && goal["holds"].is_boolean()), "{goal}");
     }
+    assert!(0.0 < report.decision_us && report.decision_us < report.job_us, "a decision is a part of a job's work");
     assert_eq!(goals[0]["holds"], true, "{}", goals[0]);
     let text = report.to_string();
     assert!(text.contains("planner") && text.contains("G5"), "{text}");

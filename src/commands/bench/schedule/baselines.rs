@@ -1,5 +1,7 @@
 //! What the planner is compared with, driven on the [`Machine`] directly: the paper's rounds, and one sample at a time.
 
+use std::time::{Duration, Instant};
+
 use super::machine::Machine;
 use super::world::{MAX_SAMPLES, World};
 use crate::rollout::plan::{Outcome, Plan, Planner, Prior, View};
@@ -97,6 +99,7 @@ pub struct Planned {
     outcomes: Vec<Vec<Outcome>>,
     issued: Vec<u32>,
     running: Vec<Vec<u32>>,
+    spent: Duration,
 }
 
 impl Planned {
@@ -109,22 +112,33 @@ impl Planned {
             outcomes: vec![vec![Outcome::Unscored; plan.n_max as usize]; prompts],
             issued: vec![0; prompts],
             running: vec![Vec::new(); prompts],
+            spent: Duration::ZERO,
         };
         (0..prompts).for_each(|prompt| planned.update(prompt));
         planned
+    }
+
+    /// Microseconds in the planner per sample started.
+    pub fn cost(&self) -> f64 {
+        self.spent.as_secs_f64() * 1e6 / f64::from(self.issued.iter().sum::<u32>().max(1))
     }
 
     fn update(&mut self, prompt: usize) {
         let issued = self.issued[prompt];
         let limit = issued.saturating_add(self.width.saturating_sub(self.running[prompt].len() as u32));
         let view = View { plan: &self.plan, outcomes: &self.outcomes[prompt], issued, limit, prior: Prior::default(), weight: 1.0 };
+        let started = Instant::now();
         self.planner.update(prompt, view);
+        self.spent += started.elapsed();
     }
 }
 
 impl Policy for Planned {
     fn next(&mut self) -> Option<(usize, u32)> {
-        let prompt = self.planner.best()?.prompt;
+        let started = Instant::now();
+        let best = self.planner.best();
+        self.spent += started.elapsed();
+        let prompt = best?.prompt;
         let index = self.issued[prompt];
         self.issued[prompt] += 1;
         self.running[prompt].push(index);

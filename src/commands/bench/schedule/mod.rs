@@ -83,7 +83,7 @@ pub fn schedule(workload: Workload, mut progress: impl FnMut(u64, u64)) -> Resul
         done += 1;
         progress(done, runs);
     };
-    let (mut rows, mut costs) = (Vec::new(), Vec::new());
+    let (mut rows, mut decisions, mut jobs) = (Vec::new(), Vec::new(), Vec::new());
     for mix in Mix::ALL {
         let worlds: Vec<Arc<World>> = (0..workload.reps).map(|rep| Arc::new(World::new(prompts, mix, 100 + u64::from(rep)))).collect();
         let needed: u64 = worlds.iter().map(|world| world.needed_tokens(&plan)).sum();
@@ -97,7 +97,11 @@ pub fn schedule(workload: Workload, mut progress: impl FnMut(u64, u64)) -> Resul
                         Who::OneAtATime => run_policy(world, slots, &mut Planned::new(prompts, &plan, 1, Q_MIN)),
                         Who::Planner => {
                             let driven = drive(world, Run { slots, q_min: Q_MIN, disturb: None })?;
-                            costs.push(driven.busy.as_secs_f64() * 1e6 / driven.submitted as f64);
+                            jobs.push(driven.busy.as_secs_f64() * 1e6 / driven.submitted as f64);
+                            // The same decisions with a clock around each, which the job does not carry.
+                            let mut alone = Planned::new(prompts, &plan, u32::MAX, Q_MIN);
+                            run_policy(world, slots, &mut alone);
+                            decisions.push(alone.cost());
                             (driven.steps, driven.tokens)
                         }
                     };
@@ -114,10 +118,14 @@ pub fn schedule(workload: Workload, mut progress: impl FnMut(u64, u64)) -> Resul
         identical += u32::from(is_identical(seed, (prompts / 4).clamp(1, 128), &plan)?);
         tick();
     }
-    costs.sort_by(f64::total_cmp);
-    let cost = costs.get(costs.len() / 2).copied().unwrap_or(0.0);
-    let goals = report::goals(&rows, prompts, (identical, SEEDS), cost);
-    Ok(Report { workload, q_min: Q_MIN, rows, goals })
+    let decision_us = median(&mut decisions);
+    let goals = report::goals(&rows, prompts, (identical, SEEDS), decision_us);
+    Ok(Report { workload, q_min: Q_MIN, rows, decision_us, job_us: median(&mut jobs), goals })
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn run_policy(world: &World, slots: usize, policy: &mut dyn Policy) -> (u64, u64) {
