@@ -11,7 +11,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::store::{JobState, JobSummary, Store, StoreError, StorePath, StoreReader};
+use crate::store::{CloseJob, JobState, JobSummary, Store, StoreError, StorePath, StoreReader};
 
 /// Groups read at a time by an export.
 const EXPORT_AT_A_TIME: u32 = 64;
@@ -56,6 +56,15 @@ pub enum JobsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// End an open job: it closes as cancelled, its delivered groups stay readable. No server may be running on the store (ask a running one
+    /// with DELETE /v1/rollouts/ID).
+    Cancel {
+        /// The job's id.
+        id: String,
+        /// The store's file.
+        #[arg(long)]
+        store: PathBuf,
+    },
     /// Delete jobs that were closed long ago and give their room back. Prompt history and usage stay. No server may be running on the store.
     Prune {
         /// The store's file.
@@ -80,6 +89,14 @@ pub enum JobsError {
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The job is closed.
+    #[error("job {id:?} is {state} already")]
+    Closed {
+        /// What was asked for.
+        id: String,
+        /// Where it stands.
+        state: &'static str,
+    },
     /// No such job.
     #[error("{store}: has no job {id:?}; see `adaroll jobs list --store {store}`")]
     NoJob {
@@ -111,6 +128,10 @@ impl JobsCommand {
             JobsCommand::List { store, limit, json } => print(out, &list(store, *limit)?, *json),
             JobsCommand::Show { id, store, json } => print(out, &show(store, id)?, *json),
             JobsCommand::Export { id, store, out: file, json } => print(out, &export(store, id, file)?, *json),
+            JobsCommand::Cancel { id, store } => {
+                cancel(store, id)?;
+                writeln!(out, "job {id} is closed as cancelled")?;
+            }
             JobsCommand::Prune { store, keep_days, json } => print(out, &prune(store, *keep_days)?, *json),
         }
     }
@@ -360,6 +381,26 @@ pub fn prune(store: &Path, keep_days: f64) -> Result<Pruned, JobsError> {
     let jobs = opened.prune(keep_days)?;
     opened.vacuum()?;
     Ok(Pruned { jobs, keep_days, bytes_before, bytes_after: opened.bytes() })
+}
+
+/// Closes an open job as cancelled.
+pub fn cancel(store: &Path, id: &str) -> Result<(), JobsError> {
+    drop(StoreReader::open(store)?);
+    let opened = Store::open(&StorePath::File(store.to_owned()))?;
+    let job = opened.find(id)?.ok_or_else(|| JobsError::NoJob { id: id.to_owned(), store: store.display().to_string() })?;
+    if job.state != JobState::Open {
+        return Err(JobsError::Closed { id: id.to_owned(), state: job.state.name() });
+    }
+    let error = Some("ended by `adaroll jobs cancel`".to_owned());
+    let totals = job.totals.unwrap_or_else(|| "{}".into());
+    let closed_unix_s = crate::rollout::unix_now();
+    // Queued by the call, and written before the store is gone; then the file itself says whether it worked.
+    drop(opened.close(CloseJob { job: job.job, state: JobState::Cancelled, error, totals, closed_unix_s, update_history: None }));
+    drop(opened);
+    match StoreReader::open(store)?.find(id)?.map(|job| job.state) {
+        Some(JobState::Cancelled) => Ok(()),
+        _ => Err(StoreError::Failed("the job's end could not be written; see that the disk has room".into()).into()),
+    }
 }
 
 /// `2026-12-02 03:20:09` of seconds since 1970 (the civil calendar, proleptic: Howard Hinnant's days algorithm).

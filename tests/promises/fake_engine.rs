@@ -69,11 +69,13 @@ pub struct Manner {
     pub slots: usize,
     /// Samples that may be queued or running.
     pub queue: usize,
+    /// Samples are so many times as long as scripted.
+    pub longer: usize,
 }
 
 impl Default for Manner {
     fn default() -> Self {
-        Manner { seed: 0, delay: Duration::from_millis(4), slots: 1000, queue: 100_000 }
+        Manner { seed: 0, delay: Duration::from_millis(4), slots: 1000, queue: 100_000, longer: 1 }
     }
 }
 
@@ -135,6 +137,7 @@ impl Engine for FakeEngine {
         self.seen.submitted.fetch_add(1, Ordering::SeqCst);
         let key = u64::from(request.key.0[0]) << 32 | u64::from(request.key.0[1]);
         let delay = self.manner.delay.mul_f64(unit(&[self.manner.seed, key, u64::from(request.index)]));
+        let longer = self.manner.longer;
         let (slots, running, seen) = (self.slots.clone(), self.running.clone(), self.seen.clone());
         tokio::spawn(async move {
             let run = async {
@@ -142,6 +145,9 @@ impl Engine for FakeEngine {
                 tokio::time::sleep(delay).await;
             };
             let mut sample = scripted(&request.prompt, request.key, request.index);
+            sample.token_ids = sample.token_ids.repeat(longer);
+            sample.logprobs = sample.logprobs.repeat(longer);
+            sample.logprobs_raw = sample.logprobs_raw.repeat(longer);
             let ack = tokio::select! {
                 () = run => None,
                 Ok(ack) = cancelled => Some(ack),

@@ -59,6 +59,7 @@ impl Run {
             delay: Duration::from_millis(pick(1, &[5, 50, 500]) as u64),
             slots: pick(2, &[1, 3, 8, 64]),
             queue: pick(3, &[2, 10, 10_000]),
+            ..Manner::default()
         };
         let most = Duration::from_millis(pick(4, &[0, 20, 900]) as u64);
         let width = Width { q_min: pick(5, &[1, 10, 30, 90]) as f64 / 100.0, look_ahead: pick(6, &[1, 3, 100]) };
@@ -67,10 +68,11 @@ impl Run {
     }
 }
 
-fn spec(body: &Value) -> JobSpec {
+pub fn spec(body: &Value) -> JobSpec {
     let engine = FakeEngine::new(Manner::default());
     let metrics = Arc::new(Metrics::new().unwrap());
-    let pool = Pool::new(PoolSettings::default(), metrics);
+    let webhook_hosts = ["good", "hang", "broken", "rubbish", "moody"].map(str::to_owned).to_vec();
+    let pool = Pool::new(PoolSettings { webhook_hosts, ..PoolSettings::default() }, metrics);
     let request = RolloutRequest::read(body.to_string().as_bytes(), &Limits::default()).unwrap();
     let info = adaroll::engine::Engine::info(&*engine).clone();
     request.into_job(&FakeText, &info, 3, &Limits::default(), &pool, "test").unwrap()
