@@ -97,10 +97,20 @@ enum BenchCommand {
         /// Workloads of each mix; means are printed.
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
         reps: u32,
+        /// The planner starts a sample that is needed with at least this probability.
+        #[arg(long, default_value_t = schedule::Q_MIN, value_parser = probability)]
+        q_min: f64,
         /// One JSON object on stdout.
         #[arg(long)]
         json: bool,
     },
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(p) if (0.0..=1.0).contains(&p) => Ok(p),
+        _ => Err("give a number from 0 to 1".into()),
+    }
 }
 
 /// What runs the arithmetic. Changes no bit of any result.
@@ -293,8 +303,8 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
             spinner.finish_and_clear();
             print(&report, json)?;
         }
-        Command::Bench(BenchCommand::Schedule { prompts, reps, json }) => {
-            let workload = schedule::Workload { prompts: prompts as usize, reps };
+        Command::Bench(BenchCommand::Schedule { prompts, reps, q_min, json }) => {
+            let workload = schedule::Workload { prompts: prompts as usize, reps, q_min };
             let progress = bar(0, "runs");
             let shown = progress.clone();
             let run = move || {

@@ -7,7 +7,7 @@ use adaroll::commands::bench::schedule::baselines::{self, Planned, Rounds};
 use adaroll::commands::bench::schedule::drive::{Driven, Run, drive};
 use adaroll::commands::bench::schedule::machine::Machine;
 use adaroll::commands::bench::schedule::world::{MAX_SAMPLES, MAX_TOKENS, Mix, World};
-use adaroll::commands::bench::schedule::{Workload, plan, schedule};
+use adaroll::commands::bench::schedule::{Q_MIN, Workload, plan, schedule};
 use adaroll::rollout::plan::Outcome;
 
 fn run(world: &Arc<World>, slots: usize, disturb: Option<u32>) -> Driven {
@@ -141,7 +141,7 @@ fn delays_retries_and_preemptions_never_show_in_a_group() {
 
 #[test]
 fn the_report_has_every_row_and_goal() {
-    let workload = Workload { prompts: 48, reps: 1 };
+    let workload = Workload { prompts: 48, reps: 1, q_min: Q_MIN };
     let mut last = (0, 0);
     let report = schedule(workload, |done, all| last = (done, all)).unwrap();
     assert_eq!(last.0, last.1);

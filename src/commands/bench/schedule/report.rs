@@ -66,8 +66,6 @@ impl Goal {
 pub struct Report {
     /// What ran.
     pub workload: Workload,
-    /// The planner starts a sample that is needed with at least this probability.
-    pub q_min: f64,
     /// The table.
     pub rows: Vec<Row>,
     /// Microseconds that the planner's calls take per submitted sample: median of the planner's runs. Depends on the machine.
@@ -125,8 +123,8 @@ pub fn goals(rows: &[Row], prompts: usize, identical: (u32, u32), decision_us: f
 
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Workload { prompts, reps } = self.workload;
-        writeln!(f, "{prompts} prompts, 2 positives and 2 negatives each, at most 32 samples, q_min {}, mean of {reps}", self.q_min)?;
+        let Workload { prompts, reps, q_min } = self.workload;
+        writeln!(f, "{prompts} prompts, 2 positives and 2 negatives each, at most 32 samples, q_min {q_min}, mean of {reps}")?;
         writeln!(f, "{:<9}{:>7}  {:<17}{:>9}{:>12}{:>13}{:>9}", "mix", "slots", "policy", "steps", "tokens", "utilisation", "wasted")?;
         for row in &self.rows {
             writeln!(
