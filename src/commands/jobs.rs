@@ -130,7 +130,7 @@ impl JobsCommand {
             JobsCommand::Export { id, store, out: file, json } => print(out, &export(store, id, file)?, *json),
             JobsCommand::Cancel { id, store } => {
                 cancel(store, id)?;
-                writeln!(out, "job {id} is closed as cancelled")?;
+                Ok(writeln!(out, "job {id} is closed as cancelled")?)
             }
             JobsCommand::Prune { store, keep_days, json } => print(out, &prune(store, *keep_days)?, *json),
         }

@@ -124,7 +124,9 @@ async fn a_budget_is_charged_in_request_order_and_dapo_delivers_the_first_inform
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadline_ends_a_job_and_a_priority_goes_first() {
-    let kit = Kit::with(Manner { slots: 4, delay: Duration::from_millis(20), ..manner(5) }, Options { max_in_flight: 4, ..Options::default() }).await;
+    let kit =
+        Kit::with(Manner { slots: 4, delay: Duration::from_millis(20), ..manner(5) }, Options { max_in_flight: 4, ..Options::default() })
+            .await;
     let slow = job(60, json!({"job_id": "training", "strategy": {"exit": "balance"}}));
     kit.post(&slow).await;
     let evaluation = job(6, json!({"priority": 5, "strategy": {"kind": "uniform", "group_size": 2}}));
@@ -143,7 +145,9 @@ async fn history_is_kept_per_namespace_and_used() {
     let kit = Kit::start(manner(6)).await;
     let body = |more: Value| job(7, more);
     let estimate = |namespace: &str| {
-        body(json!({"namespace": namespace, "advantage": "ada_est", "strategy": {"kind": "estimate", "budget": 70, "min_samples": 2, "max_samples": 30}}))
+        body(
+            json!({"namespace": namespace, "advantage": "ada_est", "strategy": {"kind": "estimate", "budget": 70, "min_samples": 2, "max_samples": 30}}),
+        )
     };
     let seen = |streamed: &Streamed| (0..7).map(|i| streamed.group(i)["stats"]["seen"].as_u64().unwrap()).collect::<Vec<_>>();
     let before = seen(&kit.stream(&estimate("a")).await);
@@ -169,7 +173,8 @@ async fn a_server_goes_on_where_another_one_stopped() {
     options.limits.shutdown_seconds = 0;
     let mut delivered = 0;
     for life in 0..20 {
-        let mut kit = Kit::over(Manner { delay: Duration::from_millis(15), ..manner(life) }, options.clone(), Store::open(&path).unwrap()).await;
+        let mut kit =
+            Kit::over(Manner { delay: Duration::from_millis(15), ..manner(life) }, options.clone(), Store::open(&path).unwrap()).await;
         let (status, answer) = kit.post(&body).await;
         assert_eq!(status, 202, "{answer}");
         tokio::time::sleep(Duration::from_millis(150)).await;

@@ -42,7 +42,8 @@ async fn many_samples_many_jobs_and_slow_readers_take_bounded_memory() {
         })
     };
 
-    let big = job(256, json!({"job_id": "big", "strategy": {"exit": {"positives": 16, "negatives": 16}, "max_samples": 32, "group_size": 4}}));
+    let big =
+        job(256, json!({"job_id": "big", "strategy": {"exit": {"positives": 16, "negatives": 16}, "max_samples": 32, "group_size": 4}}));
     let mut slow = Vec::new();
     for _ in 0..200 {
         let request = kit.client.post(format!("{}/v1/rollouts", kit.url)).header("accept", "application/x-ndjson").json(&big);

@@ -16,13 +16,7 @@ pub fn judge(reward: &Value, text: &str) -> Verdict {
 
 /// Sample `index` of a prompt, with something in every field.
 pub fn asked(index: u32, text: &str) -> Asked {
-    Asked {
-        job_id: "job-1".into(),
-        prompt_id: "prompt-1".into(),
-        index,
-        text: text.into(),
-        metadata: Arc::new(json!({"level": 4})),
-    }
+    Asked { job_id: "job-1".into(), prompt_id: "prompt-1".into(), index, text: text.into(), metadata: Arc::new(json!({"level": 4})) }
 }
 
 pub fn metrics() -> Arc<Metrics> {
