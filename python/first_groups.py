@@ -35,7 +35,7 @@ def start_server():
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
     fetch = [sys.executable, str(ROOT / "tests/assets/fetch_smollm2.py")]
     model = subprocess.run(fetch, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-    command = [str(ROOT / "target/release/adaroll"), "serve", "--model", model, "--port", "0"]
+    command = [str(ROOT / "target/release/adaroll"), "serve", "--model", model, "--port", "0", "--store", ":memory:"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     for line in server.stderr:
         match = re.search(r"http://[0-9.:]+", line)

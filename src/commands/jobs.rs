@@ -11,6 +11,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::rollout::record::Totals;
 use crate::store::{CloseJob, JobState, JobSummary, Store, StoreError, StorePath, StoreReader};
 
 /// Groups read at a time by an export.
@@ -392,7 +393,9 @@ pub fn cancel(store: &Path, id: &str) -> Result<(), JobsError> {
         return Err(JobsError::Closed { id: id.to_owned(), state: job.state.name() });
     }
     let error = Some("ended by `adaroll jobs cancel`".to_owned());
-    let totals = job.totals.unwrap_or_else(|| "{}".into());
+    let mut totals = Totals { prompts: u64::from(job.accepted.prompts), ..Totals::default() };
+    opened.resume(job.job)?.groups.iter().for_each(|row| totals.add(row));
+    let totals = serde_json::to_string(&totals)?;
     let closed_unix_s = crate::rollout::unix_now();
     // Queued by the call, and written before the store is gone; then the file itself says whether it worked.
     drop(opened.close(CloseJob { job: job.job, state: JobState::Cancelled, error, totals, closed_unix_s, update_history: None }));

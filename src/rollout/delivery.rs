@@ -64,6 +64,16 @@ impl Delivery {
         self.settled[position]
     }
 
+    /// Whether the prompt's group is formed and waits for its turn.
+    pub(super) fn is_closed(&self, position: usize) -> bool {
+        self.closed.contains_key(&position)
+    }
+
+    /// Whether a group is on its way into the journal.
+    pub(super) fn is_writing(&self) -> bool {
+        self.writing
+    }
+
     /// The prompt from which the look-ahead counts.
     pub(super) fn first_open(&self) -> usize {
         self.turn
@@ -203,7 +213,7 @@ async fn write(
                 samples_cancelled: waste.cancelled,
                 wait_s: at.elapsed().as_secs_f64(),
                 age_s: prompt.first_submitted.map_or(0.0, |since| since.elapsed().as_secs_f64()),
-                wall_clock_timeouts: prompt.timeouts,
+                wall_clock_timeouts: u64::from(prompt.timeouts),
             };
             let json = group_json(&spec.settings, &spec.prompts[position], &group, &prompt, &samples, timing);
             Some(json.map_err(|e| format!("a group could not be written as JSON: {e}"))?)
@@ -220,6 +230,7 @@ async fn write(
         positive: group.stats.positive,
         negative: group.stats.negative,
         tokens_seen: group.stats.tokens_seen,
+        timeouts: prompt.timeouts,
         json,
     };
     journal.group(row.clone()).await?;

@@ -70,6 +70,8 @@ impl Default for Width {
 const CERTAIN: f64 = 0.95;
 /// First and longest pause after the engine's queue was full.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
+/// A larger reward would make sums of squares overflow.
+pub(crate) const MAX_REWARD: f64 = 1e9;
 /// A job that ends early waits at most this long for its samples' blocks.
 const DRAIN: Duration = Duration::from_secs(60);
 
@@ -95,6 +97,10 @@ pub async fn run(context: &Context, spec: &Arc<JobSpec>, record: &JobRecord, sta
         pause: BACKOFF.0,
         retry_at: None,
     };
+    // A prompt without a usable gold takes no samples; later ones may count on that from the start.
+    for position in (0..spec.prompts.len()).filter(|&position| spec.prompts[position].verifier.is_none()) {
+        job.ledger.set(position, 0, 0);
+    }
     job.restore(start);
     let ending = job.drive().await;
     if ending != Ending::Done {
@@ -154,14 +160,16 @@ impl Job<'_> {
         let mut stop = std::pin::pin!(record.asked_to_stop());
         let mut deadline = std::pin::pin!(deadline(self.spec));
         loop {
-            if let Err(ending) = self.fill() {
+            // Read once: a switch between looking and waiting must not be missed.
+            let paused = context.pause.is_paused();
+            if let Err(ending) = self.fill(paused) {
                 return ending;
             }
             self.write_next();
             if self.delivery.is_over() {
                 return Ending::Done;
             }
-            let (retry_at, paused) = (self.retry_at, context.pause.is_paused());
+            let retry_at = self.retry_at;
             let retry = async {
                 match retry_at {
                     Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -197,9 +205,12 @@ impl Job<'_> {
     }
 
     /// Opens prompts and submits what is worth having in flight, most needed first.
-    fn fill(&mut self) -> Result<(), Ending> {
+    fn fill(&mut self, paused: bool) -> Result<(), Ending> {
         self.open_prompts();
-        if self.context.pause.is_paused() || self.retry_at.is_some_and(|at| Instant::now() < at) {
+        if paused || self.retry_at.is_some_and(|at| Instant::now() < at) {
+            if paused {
+                self.retry_at = None;
+            }
             self.seat.withdraw();
             return Ok(());
         }
@@ -225,7 +236,11 @@ impl Job<'_> {
                             break;
                         }
                         SubmitError::Stopped(_) => return Err(Ending::Lost(format!("{error}; the job goes on when the server is back"))),
-                        error => return Err(Ending::Failed(format!("the engine refused prompt {id:?}: {error}"))),
+                        // The request was checked when it was accepted: it is this server that is smaller now.
+                        error => {
+                            let help = "start the server as it was (--kv-blocks), or end the job with `adaroll jobs cancel`";
+                            return Err(Ending::Lost(format!("the engine refuses prompt {id:?}: {error}; {help}")));
+                        }
                     }
                 }
             }
@@ -282,6 +297,11 @@ impl Job<'_> {
             }
             if self.wanted.as_ref().is_some_and(|wanted| wanted.place(position) == Place::Unneeded) {
                 self.delivery.skip(position);
+                self.deliver();
+                continue;
+            }
+            // Closed before a restart, and waits for its turn.
+            if self.delivery.is_closed(position) {
                 continue;
             }
             self.open_prompt(position);
@@ -340,11 +360,12 @@ impl Job<'_> {
     }
 
     fn judged(&mut self, position: usize, index: u32, judged: Judged) {
-        if let Some(prompt) = self.open.get_mut(&position) {
-            prompt.timeouts += u64::from(judged.wall_clock_timeouts);
-        }
+        let timeouts = judged.wall_clock_timeouts;
         let strategy = &self.spec.settings.strategy;
         let (outcome, reward, status, note) = match judged.verdict {
+            Verdict::Scored(r) if r.abs() > MAX_REWARD => {
+                (Outcome::Failed, None, RewardStatus::Failed, Some(format!("its reward is {r}, above the {MAX_REWARD} that sums can bear")))
+            }
             Verdict::Scored(r) if r > strategy.positive_above => (Outcome::Positive, Some(r), RewardStatus::Scored, None),
             Verdict::Scored(r) => (Outcome::Negative, Some(r), RewardStatus::Scored, None),
             Verdict::Limit(why) if strategy.limit_counts == LimitCounts::Skip => {
@@ -354,7 +375,7 @@ impl Job<'_> {
             Verdict::Unscored => (Outcome::Failed, None, RewardStatus::Failed, Some("it was never scored".into())),
             Verdict::Failed(why) => (Outcome::Failed, None, RewardStatus::Failed, Some(why)),
         };
-        self.resolve(position, index, outcome, reward, status, note);
+        self.resolve(position, index, outcome, reward, status, note, timeouts);
     }
 
     fn sample_ended(&mut self, position: usize, index: u32, sample: Option<Box<Sample>>) -> Result<(), Ending> {
@@ -396,7 +417,7 @@ impl Job<'_> {
                 (Outcome::Failed, None, RewardStatus::Failed, Some("the model gave non-finite logits".to_owned()))
             }
         };
-        self.resolve(position, index, outcome, reward, status, note);
+        self.resolve(position, index, outcome, reward, status, note, 0);
         true
     }
 
@@ -434,7 +455,8 @@ impl Job<'_> {
     fn score_posted(&mut self, score: PostedScore) -> ScoreAnswer {
         let PostedScore { prompt: position, index, reward } = score;
         let Some(prompt) = self.open.get(&position) else {
-            return if self.delivery.is_settled(position) { ScoreAnswer::NotNeeded } else { ScoreAnswer::NotFinished };
+            let over = self.delivery.is_settled(position) || self.delivery.is_closed(position);
+            return if over { ScoreAnswer::NotNeeded } else { ScoreAnswer::NotFinished };
         };
         let Some(ended) = prompt.sample(index) else {
             return if prompt.was_cancelled(index) || index >= prompt.bounds().1 {
@@ -450,20 +472,30 @@ impl Job<'_> {
             };
             return if same { ScoreAnswer::Repeated } else { ScoreAnswer::Conflict(ended.reward, ended.status) };
         }
-        if ended.finish_reason == FinishReason::Cancelled || index >= prompt.bounds().1 {
-            return ScoreAnswer::NotNeeded;
-        }
+        // A score above the exit is written all the same: it can decide nothing, and the sample must not be asked for again.
+        let needed = ended.finish_reason != FinishReason::Cancelled && index < prompt.bounds().1;
         let verdict = reward.map_or_else(Verdict::Failed, Verdict::Scored);
         self.judged(position, index, Judged { verdict, wall_clock_timeouts: 0 });
-        ScoreAnswer::Taken
+        if needed { ScoreAnswer::Taken } else { ScoreAnswer::NotNeeded }
     }
 
-    fn resolve(&mut self, position: usize, index: u32, outcome: Outcome, reward: Option<f64>, status: RewardStatus, note: Option<String>) {
+    fn resolve(
+        &mut self,
+        position: usize,
+        index: u32,
+        outcome: Outcome,
+        reward: Option<f64>,
+        status: RewardStatus,
+        note: Option<String>,
+        timeouts: u32,
+    ) {
         // A verdict may come after its group has closed below it.
         let Some(prompt) = self.open.get_mut(&position) else { return };
         prompt.resolve(index, outcome, reward, status);
+        prompt.timeouts += timeouts;
         let (job, prompt) = (self.record.key, position as u32);
-        self.context.journal.verdict(VerdictRow { job, prompt, index, outcome: outcome.code(), reward, status: status.code(), note });
+        let (outcome, status) = (outcome.code(), status.code());
+        self.context.journal.verdict(VerdictRow { job, prompt, index, outcome, reward, status, note, timeouts });
         self.settle(position);
     }
 
@@ -539,7 +571,7 @@ impl Job<'_> {
     }
 
     /// `dapo`: prompts behind the last group wanted are given up, and the others' chances have changed.
-    fn skip_unneeded(&mut self) {
+    pub(super) fn skip_unneeded(&mut self) {
         let Some(wanted) = &self.wanted else { return };
         let positions: Vec<usize> = self.open.keys().copied().collect();
         let unneeded: Vec<usize> = positions.iter().copied().filter(|&position| wanted.place(position) == Place::Unneeded).collect();
@@ -566,13 +598,13 @@ impl Job<'_> {
             self.arrivals.push(Box::pin(acknowledged(self.context.engine.cancel(id))));
         }
         let until = tokio::time::Instant::now() + DRAIN;
-        while self.running > 0 {
+        while self.running > 0 || self.delivery.is_writing() {
             match tokio::time::timeout_at(until, self.arrivals.next()).await {
                 Ok(Some(Arrival::Ended { .. })) => self.running -= 1,
                 Ok(Some(Arrival::Acknowledged { after })) => self.context.metrics.cancel_acknowledged(after),
-                // A group that was on its way is in the store, or never was.
+                Ok(Some(Arrival::Written(written))) => self.written(*written),
+                Ok(Some(Arrival::Broken(_))) | Ok(None) | Err(_) => return,
                 Ok(Some(_)) => {}
-                Ok(None) | Err(_) => return,
             }
         }
     }
@@ -625,7 +657,7 @@ async fn acknowledged(ack: CancelAck) -> Arrival {
 }
 
 /// Resolves when the job's deadline, counted from its acceptance, has passed.
-async fn deadline(spec: &JobSpec) {
+pub(super) async fn deadline(spec: &JobSpec) {
     let Some(seconds) = spec.settings.deadline_s else { return std::future::pending().await };
     let left = (spec.accepted_unix_s + seconds - super::unix_now()).max(0.0);
     tokio::time::sleep(Duration::from_secs_f64(left)).await;

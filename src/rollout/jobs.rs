@@ -14,7 +14,7 @@ use super::plan::History;
 use super::record::{Ending, JobRecord, JobState};
 use super::spec::{JobSpec, Origin};
 use super::unix_now;
-use crate::store::{CloseJob, HistoryUpdate, JobState as StoredState, Resume, Store, StoreError, StorePath};
+use crate::store::{CloseJob, HistoryUpdate, JobState as StoredState, Resume, Store, StoreError};
 
 /// Bounds on jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -62,6 +62,9 @@ pub enum Refusal {
     /// The server shuts down.
     #[error("the server is shutting down; send the job again when it is back")]
     Closing,
+    /// The job was written down a moment ago and has not started.
+    #[error("the job is being started; ask again in a moment")]
+    Starting,
     /// The store takes nothing.
     #[error("the store takes nothing: {0}")]
     Store(String),
@@ -169,8 +172,11 @@ impl Jobs {
             if job.accepted.model_digest != self.origin.model_digest {
                 return Err(RecoverError::OtherModel { id });
             }
-            let numerics_changed = job.accepted.numerics_id != self.origin.numerics_id;
-            if numerics_changed {
+            // The row lists every numerics under which the job has run.
+            let (was, now) = (&job.accepted.numerics_id, &self.origin.numerics_id);
+            let numerics_changed = was != now;
+            if !was.split(' ').any(|id| id == now) {
+                self.store.note_numerics(job.job, now);
                 tracing::warn!(job = %id, was = %job.accepted.numerics_id, is = %self.origin.numerics_id, "a job goes on under other numerics");
             }
             let damaged = |problem: String| RecoverError::Damaged { id: id.clone(), problem };
@@ -190,7 +196,16 @@ impl Jobs {
 
     /// The job called `id`, if the request with this digest may attach to it.
     pub fn attach(&self, id: &str, digest: &str) -> Result<Option<Arc<JobRecord>>, Refusal> {
-        match self.find(id)? {
+        match self.find(id) {
+            // Whoever asks now is told by `admit`, which waits until the job is there.
+            Err(Refusal::Starting) => Ok(None),
+            Err(refusal) => Err(refusal),
+            Ok(found) => Self::same(found, digest),
+        }
+    }
+
+    fn same(found: Option<Arc<JobRecord>>, digest: &str) -> Result<Option<Arc<JobRecord>>, Refusal> {
+        match found {
             Some(record) if record.digest == digest => Ok(Some(record)),
             Some(_) => Err(Refusal::OtherRequest),
             None => Ok(None),
@@ -208,8 +223,9 @@ impl Jobs {
             if shelf.closing {
                 return Err(Refusal::Closing);
             }
-            if shelf.open.len() >= self.limits.max_open {
-                return Err(Refusal::Full(shelf.open.len()));
+            let open = shelf.open.values().filter(|record| !record.state().is_over()).count();
+            if open >= self.limits.max_open {
+                return Err(Refusal::Full(open));
             }
         }
         let ids: Vec<String> = spec.prompts.iter().map(|prompt| prompt.id.clone()).collect();
@@ -234,8 +250,8 @@ impl Jobs {
             if task.await.is_err() {
                 record.finish(Ending::Lost("the job stopped with an internal error; please report this".into()));
             }
-            // Suspended jobs stay on the shelf: the process is about to end.
-            if record.state().is_over() {
+            // Suspended and lost jobs stay on the shelf: they are open in the store, and go on in another process.
+            if record.is_closed() {
                 lock(&shelf).remove(&record);
             }
         });
@@ -251,8 +267,27 @@ impl Jobs {
             return Ok(open);
         }
         let Some(stored) = self.store.find(id)? else { return Ok(None) };
+        if stored.state == StoredState::Open {
+            return Err(Refusal::Starting);
+        }
         let cannot = |e: serde_json::Error| Refusal::Store(format!("job {id:?} cannot be read back: {e}"));
         JobRecord::closed(&stored, self.store.clone()).map(|record| Some(Arc::new(record))).map_err(cannot)
+    }
+
+    /// Ends a job for good and resolves when its samples' blocks are free. A job whose run has ended while the store holds it as open (the
+    /// server shuts down, or the engine has stopped) is closed there.
+    pub async fn cancel(&self, record: &JobRecord) -> Result<(), Refusal> {
+        record.cancel();
+        record.over().await;
+        if record.is_closed() {
+            return Ok(());
+        }
+        let totals = serde_json::to_string(&record.totals()).unwrap_or_else(|_| "{}".into());
+        let error = Some("ended by its caller after its run had stopped".to_owned());
+        let (job, state) = (record.key, StoredState::Cancelled);
+        self.store.close(CloseJob { job, state, error, totals, closed_unix_s: unix_now(), update_history: None }).await?;
+        record.closed_in_store();
+        Ok(())
     }
 
     /// Open jobs, oldest first.
@@ -284,7 +319,7 @@ impl Jobs {
         let open = self.open();
         let all_over = || futures::future::join_all(open.iter().map(|record| record.over()));
         if tokio::time::timeout(grace, all_over()).await.is_err() {
-            let keeps = matches!(self.store.path(), StorePath::File(_));
+            let keeps = self.store.is_durable();
             open.iter().for_each(|record| if keeps { record.suspend() } else { record.cancel() });
             all_over().await;
         }
@@ -299,6 +334,7 @@ async fn run(context: Context, store: Store, places: Arc<Semaphore>, record: Arc
         biased;
         asked = record.asked_to_stop() => Err(asked),
         place = places.acquire() => Ok(place),
+        () = job::deadline(&spec) => Err(super::record::Asked::GoOn),
     };
     let ending = match &place {
         Ok(_) => {
@@ -306,7 +342,8 @@ async fn run(context: Context, store: Store, places: Arc<Semaphore>, record: Arc
             job::run(&context, &spec, &record, resume).await
         }
         Err(super::record::Asked::Suspend) => Ending::Suspended,
-        Err(_) => Ending::Cancelled,
+        Err(super::record::Asked::GoOn) => Ending::Failed("its deadline_s has passed before it had a place among the running jobs".into()),
+        Err(super::record::Asked::Cancel) => Ending::Cancelled,
     };
     let ending = close(&store, &spec, &record, ending).await;
     match &ending {

@@ -83,7 +83,8 @@ impl Journal for MemoryJournal {
 
     fn verdict(&self, row: VerdictRow) {
         if let Some(stored) = self.rows().samples.get_mut(&(row.job, row.prompt, row.index)) {
-            stored.verdict = Some(Verdict { outcome: row.outcome, reward: row.reward, status: row.status, note: row.note });
+            stored.verdict =
+                Some(Verdict { outcome: row.outcome, reward: row.reward, status: row.status, note: row.note, timeouts: row.timeouts });
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::plan::{ExitKind, Group, Outcome, Stats, Status};
+use super::plan::{ExitKind, Group, History, Outcome, Stats, Status};
 use super::prompt::OpenPrompt;
 use super::spec::{PromptSpec, Settings};
 use crate::engine::{FinishReason, Sample, StopMatch};
@@ -35,6 +35,9 @@ pub struct GroupOut<'a> {
     /// Weight that the group puts on the gradient of its prompt's pass rate, where an objective sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effective_weight: Option<f64>,
+    /// What earlier jobs saw of the prompt, where the strategy or the baseline used it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub history: Option<History>,
     /// The only part that depends on timing.
     pub timing: Timing,
 }
@@ -167,6 +170,7 @@ pub fn group_json(
         mixed_versions,
         stats: &group.stats,
         effective_weight: group.effective_weight,
+        history: prompt.history.filter(|_| settings.uses_history()),
         timing,
     })
 }

@@ -48,7 +48,7 @@ pub struct OpenPrompt {
     bound: Exit,
     earliest_end: u32,
     /// Wall-clock timeouts that its rewards met.
-    pub timeouts: u64,
+    pub timeouts: u32,
     /// When its first sample was submitted.
     pub first_submitted: Option<Instant>,
     /// When finished samples first satisfied an exit, whatever the missing ones will be.

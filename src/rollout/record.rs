@@ -16,6 +16,9 @@ use super::plan::Status;
 use super::spec::JobSpec;
 use crate::store::{GroupRow, Store, StoredJob};
 
+/// A page of groups ends with the group that reaches so many bytes.
+const PAGE_BYTES: usize = 16 << 20;
+
 /// Where a job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -71,13 +74,13 @@ pub struct Totals {
     pub prompts: u64,
     /// Groups delivered.
     pub groups: u64,
-    /// Groups that `dapo` dropped, because all their rewards were equal.
+    /// Groups that `dapo` dropped: all their rewards were equal, or they failed.
     pub dropped: u64,
     /// Of the delivered, resolved.
     pub resolved: u64,
     /// Exhausted.
     pub exhausted: u64,
-    /// Failed.
+    /// Failed, dropped ones included.
     pub failed: u64,
     /// With contrast.
     pub signal: u64,
@@ -91,6 +94,8 @@ pub struct Totals {
     pub tokens_discarded: u64,
     /// Samples cancelled above exits (depends on timing).
     pub samples_cancelled: u64,
+    /// Wall-clock deadlines that rewards met. Above 0, the job's groups may not come out the same again.
+    pub wall_clock_timeouts: u64,
 }
 
 impl Totals {
@@ -102,11 +107,13 @@ impl Totals {
                 self.groups += 1;
                 self.resolved += is(Status::Resolved);
                 self.exhausted += is(Status::Exhausted);
-                self.failed += is(Status::Failed);
                 self.signal += u64::from(row.signal);
             }
             None => self.dropped += 1,
         }
+        // A failed group is no group without contrast, even if `dapo` delivers neither.
+        self.failed += is(Status::Failed);
+        self.wall_clock_timeouts += u64::from(row.timeouts);
         self.samples_seen += u64::from(row.t);
         self.samples_positive += u64::from(row.positive);
         self.tokens_seen += row.tokens_seen;
@@ -227,7 +234,8 @@ struct Log {
 impl JobRecord {
     /// The record of an open job.
     pub fn open(spec: Arc<JobSpec>, key: i64, store: Store) -> Result<Self, serde_json::Error> {
-        let settings = serde_json::to_value(&*spec.settings)?;
+        // By way of text: an f32 must be echoed as it was sent, not as the f64 that it is.
+        let settings = serde_json::from_str(&serde_json::to_string(&*spec.settings)?)?;
         let totals = Totals { prompts: spec.prompts.len() as u64, ..Totals::default() };
         let (id, named, digest) = (spec.id.clone(), spec.named, spec.digest.clone());
         Self::build(id, key, named, digest, settings, Some(spec), store, JobState::Queued, totals)
@@ -247,6 +255,7 @@ impl JobRecord {
         let settings = serde_json::from_str(&accepted.settings)?;
         let (id, digest) = (accepted.id.clone(), accepted.digest.clone());
         let record = Self::build(id, stored.job, accepted.named, digest, settings, None, store, JobState::Queued, totals)?;
+        record.log().numerics_changed = accepted.numerics_id.contains(' ');
         record.finish(ending);
         Ok(record)
     }
@@ -329,12 +338,13 @@ impl JobRecord {
         if log.state.is_over() {
             return;
         }
+        // The process must not forget a job that it has lost: the store still holds it as open.
+        log.suspended = matches!(ending, Ending::Suspended | Ending::Lost(_));
         (log.state, log.error) = match ending {
             Ending::Done => (JobState::Done, None),
             Ending::Failed(sentence) | Ending::Lost(sentence) => (JobState::Failed, Some(sentence)),
             Ending::Cancelled => (JobState::Cancelled, None),
             Ending::Suspended => {
-                log.suspended = true;
                 drop(log);
                 self.changed.send_replace(());
                 return;
@@ -349,6 +359,14 @@ impl JobRecord {
         #[derive(Serialize)]
         struct Last<'a> {
             end: End<'a>,
+        }
+        // Nobody scores a job that is over.
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if log.suspended && self.store.is_durable() {
+            // The job goes on in another process: an end in the stream would make its readers miss what follows.
+            drop(log);
+            self.changed.send_replace(());
+            return;
         }
         let last = Last { end: End { job_id: &self.id, progress: log.progress() } };
         log.end = Some(serde_json::to_string(&last).unwrap_or_else(|_| "{\"end\":{}}".into()).into());
@@ -397,6 +415,20 @@ impl JobRecord {
         }
     }
 
+    /// The store has closed it although its run had stopped before.
+    pub fn closed_in_store(&self) {
+        let mut log = self.log();
+        (log.state, log.suspended) = (JobState::Cancelled, false);
+        drop(log);
+        self.changed.send_replace(());
+    }
+
+    /// Whether the store has closed it, too.
+    pub fn is_closed(&self) -> bool {
+        let log = self.log();
+        log.state.is_over() && !log.suspended
+    }
+
     /// Its state.
     pub fn state(&self) -> JobState {
         self.log().state
@@ -430,8 +462,10 @@ impl JobRecord {
 
     /// Hands scores to the job's loop; nothing if the job is over.
     pub async fn post_scores(&self, scores: Vec<PostedScore>) -> Option<Vec<ScoreAnswer>> {
-        if self.state().is_over() {
-            return None;
+        match self.state() {
+            JobState::Queued => return Some(vec![ScoreAnswer::NotFinished; scores.len()]),
+            state if state.is_over() => return None,
+            _ => {}
         }
         let (answer, answers) = oneshot::channel();
         self.scores.send((scores, answer)).ok()?;
@@ -443,16 +477,29 @@ impl JobRecord {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// At most `limit` delivered groups from position `cursor` on.
+    /// At most `limit` delivered groups from position `cursor` on, and no more of them than a page's bytes need.
     pub async fn groups(&self, cursor: usize, limit: usize) -> Result<Vec<String>, String> {
         let delivered = self.log().totals.groups;
-        let wanted = (delivered.saturating_sub(cursor as u64)).min(limit as u64) as u32;
+        let wanted = (delivered.saturating_sub(cursor as u64)).min(limit as u64);
         if wanted == 0 {
             return Ok(Vec::new());
         }
         let (store, key) = (self.store.clone(), self.key);
-        let read = tokio::task::spawn_blocking(move || store.groups(key, cursor as u64, wanted).map_err(|e| e.to_string()));
-        read.await.unwrap_or_else(|_| Err("reading groups stopped with an internal error".into()))
+        let read = move || {
+            let (mut groups, mut bytes, mut at) = (Vec::new(), 0, cursor as u64);
+            let end = at + wanted;
+            while at < end && bytes < PAGE_BYTES {
+                let part = store.groups(key, at, (end - at).min(16) as u32).map_err(|e| e.to_string())?;
+                if part.is_empty() {
+                    break;
+                }
+                at += part.len() as u64;
+                bytes += part.iter().map(String::len).sum::<usize>();
+                groups.extend(part);
+            }
+            Ok(groups)
+        };
+        tokio::task::spawn_blocking(read).await.unwrap_or_else(|_| Err("reading groups stopped with an internal error".into()))
     }
 
     /// Event `cursor` of the stream, when it is there; nothing behind the end, or when the server shuts down first.

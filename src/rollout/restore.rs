@@ -33,6 +33,7 @@ impl Job<'_> {
                 let verdict = sample.verdict.as_ref();
                 let outcome = verdict.and_then(|verdict| Outcome::from_code(verdict.outcome));
                 if let Some(verdict) = verdict {
+                    prompt.timeouts += verdict.timeouts;
                     ended.reward = verdict.reward;
                     ended.status = RewardStatus::from_code(verdict.status).unwrap_or(RewardStatus::Unscored);
                 }
@@ -47,6 +48,7 @@ impl Job<'_> {
             }
             self.settle(position);
         }
+        self.skip_unneeded();
         self.deliver();
     }
 

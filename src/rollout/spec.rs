@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::plan::{Advantage, History, Strategy};
+use super::plan::{Advantage, Baseline, History, Kind, Strategy};
 use crate::engine::SamplingParams;
 use crate::field::FieldError;
 use crate::reward::{self, Verifier};
@@ -86,6 +86,13 @@ pub struct Settings {
     /// What groups carry.
     #[serde(rename = "return")]
     pub fields: Return,
+}
+
+impl Settings {
+    /// Whether the groups depend on what earlier jobs saw.
+    pub fn uses_history(&self) -> bool {
+        matches!(self.strategy.kind, Kind::Estimate { .. }) || self.advantage.baseline == Baseline::History
+    }
 }
 
 fn read_strategy<'de, D: Deserializer<'de>>(reader: D) -> Result<Strategy, D::Error> {
@@ -182,9 +189,14 @@ impl JobSpec {
         let accepted = &stored.accepted;
         let settings: Settings = serde_json::from_str(&accepted.settings).map_err(damaged("settings"))?;
         let kept: Vec<Kept> = serde_json::from_slice(&accepted.spec).map_err(damaged("prompts"))?;
-        let prompts = kept.into_iter().map(|kept| {
+        let bad_gold = settings.bad_gold;
+        let prompts = kept.into_iter().map(move |kept| {
             let reward = reward::Spec::read(&kept.reward)?;
-            let verifier = reward.compile().ok().map(Arc::new);
+            let verifier = match (reward.compile(), bad_gold) {
+                (Ok(verifier), _) => Some(Arc::new(verifier)),
+                (Err(_), BadGoldRule::FailGroup) => None,
+                (Err(bad), BadGoldRule::Refuse) => return Err(FieldError::new(bad.field, bad.problem)),
+            };
             let (token_ids, metadata) = (kept.token_ids.into(), Arc::new(kept.metadata));
             Ok(PromptSpec { id: kept.id, token_ids, reward, metadata, history: kept.history, verifier })
         });

@@ -84,6 +84,7 @@ impl From<Refusal> for ApiError {
             Refusal::OtherRequest => ApiError::new(StatusCode::CONFLICT, "conflict", format!("job_id: {refusal}")).about("job_id"),
             Refusal::Full(_) => ApiError::overloaded(refusal.to_string()),
             Refusal::Closing => ApiError::not_ready(refusal.to_string()),
+            Refusal::Starting => ApiError::not_ready(refusal.to_string()),
             Refusal::Store(_) => ApiError::not_ready(refusal.to_string()),
             Refusal::Field(path, problem) => ApiError::field(path, problem),
         }

@@ -140,7 +140,7 @@ impl AppState {
 pub async fn serve(state: AppState, listener: TcpListener, shutdown: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
     let grace = Duration::from_secs(state.limits.shutdown_seconds);
     let jobs = state.jobs.clone();
-    let (closed, is_closed) = tokio::sync::oneshot::channel::<()>();
+    let (closed, mut is_closed) = tokio::sync::oneshot::channel::<()>();
     let closing = async move {
         shutdown.await;
         tokio::spawn(async move {
@@ -150,8 +150,13 @@ pub async fn serve(state: AppState, listener: TcpListener, shutdown: impl Future
     };
     let server = axum::serve(listener, router(state)).with_graceful_shutdown(closing);
     tokio::select! {
-        result = server => result,
+        result = server => {
+            result?;
+            // Without connections the listener is done at once; the jobs have their time all the same.
+            let _ = is_closed.await;
+            Ok(())
+        }
         // A reader that takes nothing more must not keep the process up.
-        () = async { let _ = is_closed.await; tokio::time::sleep(Duration::from_secs(5)).await } => Ok(()),
+        () = async { let _ = (&mut is_closed).await; tokio::time::sleep(Duration::from_secs(5)).await } => Ok(()),
     }
 }

@@ -113,6 +113,7 @@ pub struct RolloutRequest {
     /// The caller's id for the job.
     pub job_id: Option<String>,
     /// Prompts in order.
+    #[serde(skip)]
     pub prompts: Vec<PromptRequest>,
     /// Strategy.
     pub strategy: Strategy,
@@ -167,7 +168,7 @@ impl RolloutRequest {
         }
         Ok(RolloutRequest {
             job_id: written.job_id,
-            prompts: read_prompts(written.prompts)?,
+            prompts: read_prompts(written.prompts, limits.max_prompt_tokens)?,
             strategy,
             advantage: match &written.advantage {
                 None => Advantage::default(),
@@ -188,9 +189,18 @@ impl RolloutRequest {
     /// SHA-256 of the request with defaults filled in and keys sorted, before a seed is drawn or `latest` is resolved.
     pub fn digest(&self) -> Result<String, ApiError> {
         let cannot = |e: serde_json::Error| ApiError::internal(format!("the request could not be written back: {e}"));
-        let mut value: Value = serde_json::from_str(&serde_json::to_string(self).map_err(cannot)?).map_err(cannot)?;
-        value.sort_all_objects();
-        Ok(Sha256::digest(value.to_string().as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect())
+        // Prompt by prompt: a tree of JSON values takes many times the room of the tokens in it.
+        let mut hasher = Sha256::new();
+        let mut add = |text: Result<String, serde_json::Error>| -> Result<(), ApiError> {
+            let mut value: Value = serde_json::from_str(&text.map_err(cannot)?).map_err(cannot)?;
+            value.sort_all_objects();
+            hasher.update(value.to_string().as_bytes());
+            hasher.update(b"\n");
+            Ok(())
+        };
+        self.prompts.iter().try_for_each(|prompt| add(serde_json::to_string(prompt)))?;
+        add(serde_json::to_string(self))?;
+        Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// Tokenizes every prompt and checks the request against the model. Takes time; call it off the server's own threads.
@@ -267,7 +277,11 @@ fn check_job_id(id: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn read_prompts(written: Vec<Object<WrittenPrompt>>) -> Result<Vec<PromptRequest>, ApiError> {
+fn read_prompts(written: Vec<Object<WrittenPrompt>>, max_tokens: usize) -> Result<Vec<PromptRequest>, ApiError> {
+    let given: usize = written.iter().map(|Object(prompt)| prompt.token_ids.as_ref().map_or(0, Vec::len)).sum();
+    if given > max_tokens {
+        return Err(ApiError::field("prompts", format!("hold {given} tokens, more than {max_tokens} in all; split the job")));
+    }
     let mut positions: HashMap<String, usize> = HashMap::with_capacity(written.len());
     let mut prompts = Vec::with_capacity(written.len());
     for (position, Object(prompt)) in written.into_iter().enumerate() {

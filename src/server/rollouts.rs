@@ -26,7 +26,7 @@ pub async fn post(
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = read_body(&headers, body, state.limits.max_body_bytes, state.limits.body_deadline()).await?;
-    let record = accept(&state, caller, body).await?;
+    let record = accept(&state, caller, body, Framing::accepted(&headers).is_some()).await?;
     match Framing::accepted(&headers) {
         // Without an id no one else can come back to the job: it ends with its stream.
         Some(framing) => {
@@ -37,7 +37,7 @@ pub async fn post(
     }
 }
 
-async fn accept(state: &AppState, caller: Caller, body: Vec<u8>) -> Result<Arc<JobRecord>, ApiError> {
+async fn accept(state: &AppState, caller: Caller, body: Vec<u8>, is_stream: bool) -> Result<Arc<JobRecord>, ApiError> {
     if state.jobs.is_closing() {
         return Err(ApiError::not_ready("the server is shutting down; send the job again when it is back"));
     }
@@ -56,10 +56,19 @@ async fn accept(state: &AppState, caller: Caller, body: Vec<u8>) -> Result<Arc<J
     match tokio::task::spawn_blocking(read).await {
         // Detached: a client that hangs up now must not leave a job in the store that nobody runs.
         Ok(Ok(Ok(spec))) => {
-            let jobs = state.jobs.clone();
-            let admitted = tokio::spawn(async move { jobs.admit(spec).await });
-            match admitted.await {
-                Ok(admission) => Ok(admission?.record().clone()),
+            let (jobs, reads_alone) = (state.jobs.clone(), is_stream && !spec.named);
+            let (tell, told) = tokio::sync::oneshot::channel();
+            tokio::spawn(async move {
+                let admission = jobs.admit(spec).await.map(|admission| admission.record().clone());
+                // Nobody else could ever read a stream without a name.
+                if let Err(Ok(record)) = tell.send(admission)
+                    && reads_alone
+                {
+                    record.cancel();
+                }
+            });
+            match told.await {
+                Ok(admission) => Ok(admission?),
                 Err(_) => Err(ApiError::internal("accepting the job stopped with an internal error; please report this")),
             }
         }
@@ -78,13 +87,10 @@ pub async fn list(State(state): State<AppState>, query: RawQuery) -> Result<Resp
     let store = state.jobs.store().clone();
     let read = tokio::task::spawn_blocking(move || store.list(limit as u32));
     let listed = read.await.map_err(|_| ApiError::internal("the jobs could not be listed"))?.map_err(ApiError::store)?;
-    let mut jobs = Vec::with_capacity(listed.len());
-    for job in listed {
-        // A job that was pruned in between is left out.
-        if let Some(record) = state.jobs.find(&job.id)? {
-            jobs.push(record);
-        }
-    }
+    let jobs = state.jobs.clone();
+    // A job that is being started or was pruned in between is left out.
+    let find = move || listed.iter().filter_map(|job| jobs.find(&job.id).ok().flatten()).collect::<Vec<_>>();
+    let jobs = tokio::task::spawn_blocking(find).await.map_err(|_| ApiError::internal("the jobs could not be listed"))?;
     #[derive(Serialize)]
     struct List<'a> {
         jobs: Vec<JobView<'a>>,
@@ -101,8 +107,7 @@ pub async fn get(State(state): State<AppState>, Id(id): Id) -> Result<Response, 
 /// `DELETE /v1/rollouts/{id}`: ends the job and answers when its samples' blocks are free.
 pub async fn delete(State(state): State<AppState>, Id(id): Id) -> Result<Response, ApiError> {
     let record = state.jobs.find(&id)?.ok_or_else(|| ApiError::no_job(&id))?;
-    record.cancel();
-    record.over().await;
+    state.jobs.cancel(&record).await?;
     Ok(json(StatusCode::OK, &record.view()))
 }
 

@@ -13,6 +13,7 @@ use super::error::ApiError;
 use super::json::{Id, Numbers, json, parse, read_body};
 use crate::field::Object;
 use crate::rollout::JobRecord;
+use crate::rollout::job::MAX_REWARD;
 use crate::rollout::record::{PostedScore, ScoreAnswer};
 
 /// Samples of one page.
@@ -20,6 +21,9 @@ const PAGE: usize = 1000;
 
 fn gone(record: &JobRecord) -> ApiError {
     let state = record.view().progress.state;
+    if !record.is_closed() {
+        return ApiError::not_ready("the job has stopped and goes on when the server is back; post the scores again then");
+    }
     let message = format!("the job is {state:?} and takes no scores any more").to_lowercase();
     ApiError::new(StatusCode::CONFLICT, "conflict", message).about("id")
 }
@@ -120,9 +124,14 @@ pub async fn post(State(state): State<AppState>, Id(id): Id, headers: HeaderMap,
             return Err(ApiError::field(at("index"), problem));
         }
         let reward = match (score.reward, score.error) {
-            (Some(reward), None) if reward.is_finite() => Ok(reward),
+            (Some(reward), None) if reward.abs() <= MAX_REWARD => Ok(reward),
             (None, Some(error)) => Err(error.chars().take(500).collect()),
-            _ => return Err(ApiError::field(at("reward"), "give a finite reward, or error with a sentence why there is none")),
+            _ => {
+                return Err(ApiError::field(
+                    at("reward"),
+                    format!("give a reward between -{MAX_REWARD} and {MAX_REWARD}, or error with a sentence why there is none"),
+                ));
+            }
         };
         scores.push(PostedScore { prompt, index: score.index, reward });
     }

@@ -266,11 +266,22 @@ impl Store {
         self.ask(Kind::Close, move |conn| write::close(conn, &close)).answer()
     }
 
+    /// Queues the note that a job goes on under other numerics than it was accepted for; its `numerics_id` then lists both.
+    pub fn note_numerics(&self, job: i64, numerics_id: &str) {
+        let numerics_id = numerics_id.to_owned();
+        self.queue(Kind::Other, move |conn| write::note_numerics(conn, job, &numerics_id).map(|()| None));
+    }
+
     /// Queues what a key used today (UTC).
     pub fn usage(&self, key: &str, requests: u64, prompts: u64, samples: u64, tokens: u64) {
         let day = (now_unix_s() / DAY_S).floor() as i64;
         let key = key.to_owned();
         self.queue(Kind::Other, move |conn| write::usage(conn, day, &key, [requests, prompts, samples, tokens]).map(|()| None));
+    }
+
+    /// Whether it is on disk.
+    pub fn is_durable(&self) -> bool {
+        matches!(self.path(), StorePath::File(_))
     }
 
     /// Resolves after everything queued before is committed, or the store has failed.

@@ -5,8 +5,9 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::rows::{GroupRow, JobState, JobSummary, NewJob, Resume, ResumeSample, SampleRow, StoredJob, StoredSample, UsageRow, Verdict};
 use super::{StoreError, blob};
 
-const JOB: &str = "SELECT job, id, digest, named, settings, spec, prompts, namespace, model_digest, numerics_id, weights_version, key,
-     accepted_unix_s, state, error, totals, closed_unix_s FROM jobs";
+/// Only an open job's spec is unpacked: nobody needs that of a closed one.
+const JOB: &str = "SELECT job, id, digest, named, settings, CASE state WHEN 0 THEN spec END, prompts, namespace, model_digest, numerics_id,
+     weights_version, key, accepted_unix_s, state, error, totals, closed_unix_s FROM jobs";
 
 fn state(code: i64) -> Result<JobState, StoreError> {
     JobState::from_code(code).ok_or_else(|| StoreError::Read(format!("the store is damaged: a job has state {code}")))
@@ -18,7 +19,10 @@ fn stored_job(row: &Row<'_>) -> Result<StoredJob, StoreError> {
         digest: row.get(2)?,
         named: row.get(3)?,
         settings: row.get(4)?,
-        spec: blob::unpack_bytes(row.get_ref(5)?.as_blob().map_err(rusqlite::Error::from)?)?,
+        spec: match row.get_ref(5)?.as_blob_or_null().map_err(rusqlite::Error::from)? {
+            Some(spec) => blob::unpack_bytes(spec)?,
+            None => Vec::new(),
+        },
         prompts: row.get(6)?,
         namespace: row.get(7)?,
         model_digest: row.get(8)?,
@@ -93,13 +97,20 @@ pub(super) fn group_text(packed: Vec<u8>) -> Result<String, StoreError> {
 
 fn verdict(row: &Row<'_>, first: usize) -> Result<Option<Verdict>, StoreError> {
     let Some(outcome) = row.get(first)? else { return Ok(None) };
-    Ok(Some(Verdict { outcome, reward: row.get(first + 1)?, status: row.get(first + 2)?, note: row.get(first + 3)? }))
+    Ok(Some(Verdict {
+        outcome,
+        reward: row.get(first + 1)?,
+        status: row.get(first + 2)?,
+        note: row.get(first + 3)?,
+        timeouts: row.get(first + 4)?,
+    }))
 }
 
 pub(super) fn resume(conn: &Connection, job: i64) -> Result<Resume, StoreError> {
     // One transaction: a group that is committed between the two queries would be missing with its samples.
     let tx = conn.unchecked_transaction()?;
-    let samples = "SELECT s.prompt, s.idx, finish_reason, tokens, outcome, reward, status, note FROM samples s LEFT JOIN verdicts v
+    let samples =
+        "SELECT s.prompt, s.idx, finish_reason, tokens, outcome, reward, status, note, timeouts FROM samples s LEFT JOIN verdicts v
         ON v.job = s.job AND v.prompt = s.prompt AND v.idx = s.idx WHERE s.job = ?1 ORDER BY s.prompt, s.idx";
     let samples = all(&tx, samples, [job], |row| {
         Ok(ResumeSample {
@@ -110,7 +121,8 @@ pub(super) fn resume(conn: &Connection, job: i64) -> Result<Resume, StoreError> 
             verdict: verdict(row, 4)?,
         })
     })?;
-    let groups = "SELECT prompt, seq, t, kind, status, signal, positive, negative, tokens_seen FROM groups WHERE job = ?1 ORDER BY prompt";
+    let groups =
+        "SELECT prompt, seq, t, kind, status, signal, positive, negative, tokens_seen, timeouts FROM groups WHERE job = ?1 ORDER BY prompt";
     let groups = all(&tx, groups, [job], |row| {
         Ok(GroupRow {
             job,
@@ -123,6 +135,7 @@ pub(super) fn resume(conn: &Connection, job: i64) -> Result<Resume, StoreError> 
             positive: row.get(6)?,
             negative: row.get(7)?,
             tokens_seen: row.get::<_, i64>(8)? as u64,
+            timeouts: row.get(9)?,
             json: None,
         })
     })?;
@@ -156,7 +169,8 @@ impl PackedStored {
     }
 }
 
-const SAMPLE: &str = "SELECT s.job, s.prompt, s.idx, outcome, reward, status, note, finish_reason, stop_match, data FROM samples s
+const SAMPLE: &str =
+    "SELECT s.job, s.prompt, s.idx, outcome, reward, status, note, timeouts, finish_reason, stop_match, data FROM samples s
      LEFT JOIN verdicts v ON v.job = s.job AND v.prompt = s.prompt AND v.idx = s.idx";
 
 fn packed(row: &Row<'_>) -> Result<PackedStored, StoreError> {
@@ -164,11 +178,11 @@ fn packed(row: &Row<'_>) -> Result<PackedStored, StoreError> {
         job: row.get(0)?,
         prompt: row.get(1)?,
         index: row.get(2)?,
-        finish_reason: row.get(7)?,
-        stop_match: row.get(8)?,
+        finish_reason: row.get(8)?,
+        stop_match: row.get(9)?,
         ..SampleRow::default()
     };
-    Ok(PackedStored { sample, verdict: verdict(row, 3)?, data: row.get(9)? })
+    Ok(PackedStored { sample, verdict: verdict(row, 3)?, data: row.get(10)? })
 }
 
 pub(super) fn samples(conn: &Connection, job: i64, prompt: u32, indices: &[u32]) -> Result<Vec<PackedStored>, StoreError> {

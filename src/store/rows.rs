@@ -68,7 +68,7 @@ impl JobState {
 pub struct StoredJob {
     /// Its row key, ascending in order of acceptance, never used again.
     pub job: i64,
-    /// What was accepted.
+    /// What was accepted; the spec of a closed job is left out.
     pub accepted: NewJob,
     /// Where it stands.
     pub state: JobState,
@@ -144,6 +144,8 @@ pub struct Verdict {
     pub status: u8,
     /// Why it failed.
     pub note: Option<String>,
+    /// Deadlines that passed on the way.
+    pub timeouts: u32,
 }
 
 /// The verdict on a stored sample.
@@ -163,6 +165,8 @@ pub struct VerdictRow {
     pub status: u8,
     /// Why it failed.
     pub note: Option<String>,
+    /// Deadlines that passed on the way.
+    pub timeouts: u32,
 }
 
 /// A sample as it comes back.
@@ -197,6 +201,8 @@ pub struct GroupRow {
     pub negative: u32,
     /// Tokens of the samples seen.
     pub tokens_seen: u64,
+    /// Wall-clock deadlines that it met.
+    pub timeouts: u32,
     /// The group as it is delivered; compressed inside. `None` in what `resume` returns.
     pub json: Option<String>,
 }

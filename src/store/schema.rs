@@ -33,11 +33,11 @@ CREATE UNIQUE INDEX samples_place ON samples (job, prompt, idx);
 -- reward has no type: a REAL column would lose the sign of -0.0.
 CREATE TABLE verdicts (
   job INTEGER NOT NULL, prompt INTEGER NOT NULL, idx INTEGER NOT NULL, outcome INTEGER NOT NULL, reward, status INTEGER NOT NULL,
-  note TEXT, PRIMARY KEY (job, prompt, idx)) WITHOUT ROWID;
+  timeouts INTEGER NOT NULL, note TEXT, PRIMARY KEY (job, prompt, idx)) WITHOUT ROWID;
 CREATE TABLE groups (
   grp INTEGER PRIMARY KEY, job INTEGER NOT NULL, prompt INTEGER NOT NULL, seq INTEGER, t INTEGER NOT NULL, kind TEXT NOT NULL,
   status TEXT NOT NULL, signal INTEGER NOT NULL, positive INTEGER NOT NULL, negative INTEGER NOT NULL, tokens_seen INTEGER NOT NULL,
-  json BLOB);
+  timeouts INTEGER NOT NULL, json BLOB);
 CREATE UNIQUE INDEX groups_prompt ON groups (job, prompt);
 CREATE UNIQUE INDEX groups_seq ON groups (job, seq) WHERE seq IS NOT NULL;
 CREATE TABLE history (

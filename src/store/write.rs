@@ -56,10 +56,10 @@ pub(super) fn sample(conn: &Connection, row: &PackedSample) -> rusqlite::Result<
 
 pub(super) fn verdict(conn: &Connection, row: &VerdictRow) -> rusqlite::Result<()> {
     conn.prepare_cached(
-        "INSERT OR REPLACE INTO verdicts (job, prompt, idx, outcome, reward, status, note) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
+        "INSERT OR REPLACE INTO verdicts (job, prompt, idx, outcome, reward, status, note, timeouts) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
          WHERE EXISTS (SELECT 1 FROM samples WHERE job = ?1 AND prompt = ?2 AND idx = ?3)",
     )?
-    .execute(params![row.job, row.prompt, row.index, row.outcome, row.reward, row.status, row.note])?;
+    .execute(params![row.job, row.prompt, row.index, row.outcome, row.reward, row.status, row.note, row.timeouts])?;
     Ok(())
 }
 
@@ -80,8 +80,8 @@ pub(super) fn group(conn: &Connection, row: &GroupRow, json: Option<&[u8]>) -> W
         return Ok(Err(StoreError::GroupExists { prompt: row.prompt }));
     }
     conn.prepare_cached(
-        "INSERT INTO groups (job, prompt, seq, t, kind, status, signal, positive, negative, tokens_seen, json)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+        "INSERT INTO groups (job, prompt, seq, t, kind, status, signal, positive, negative, tokens_seen, timeouts, json)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
     )?
     .execute(params![
         row.job,
@@ -94,6 +94,7 @@ pub(super) fn group(conn: &Connection, row: &GroupRow, json: Option<&[u8]>) -> W
         row.positive,
         row.negative,
         row.tokens_seen as i64,
+        row.timeouts,
         json
     ])?;
     conn.prepare_cached("DELETE FROM samples WHERE job = ?1 AND prompt = ?2")?.execute(params![row.job, row.prompt])?;
@@ -127,6 +128,12 @@ pub(super) fn close(conn: &Connection, close: &CloseJob) -> Written<()> {
         }
     }
     Ok(Ok(()))
+}
+
+/// Notes that a job goes on under other numerics, if that is news.
+pub(super) fn note_numerics(conn: &Connection, job: i64, numerics_id: &str) -> rusqlite::Result<()> {
+    conn.execute("UPDATE jobs SET numerics_id = numerics_id || ' ' || ?2 WHERE job = ?1", params![job, numerics_id])?;
+    Ok(())
 }
 
 pub(super) fn usage(conn: &Connection, day: i64, key: &str, counts: [u64; 4]) -> rusqlite::Result<()> {

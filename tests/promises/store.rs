@@ -47,7 +47,7 @@ fn sample(job: i64, prompt: u32, index: u32) -> SampleRow {
 }
 
 fn verdict(job: i64, prompt: u32, index: u32, reward: Option<f64>) -> VerdictRow {
-    VerdictRow { job, prompt, index, outcome: 1, reward, status: 2, note: Some("why".into()) }
+    VerdictRow { job, prompt, index, outcome: 1, reward, status: 2, note: Some("why".into()), timeouts: 3 }
 }
 
 fn group(job: i64, prompt: u32, seq: Option<u64>) -> GroupRow {
@@ -62,6 +62,7 @@ fn group(job: i64, prompt: u32, seq: Option<u64>) -> GroupRow {
         positive: prompt + 1,
         negative: 2,
         tokens_seen: 100,
+        timeouts: 2,
         json: Some(format!(r#"{{"prompt":{prompt}}}"#)),
     }
 }

@@ -152,6 +152,10 @@ impl Strategy {
         let failed = self.max_failed.unwrap_or(0);
         refuse(failed > n_max, "max_failed", format!("is {failed}, above max_samples {n_max}; lower it"))?;
         refuse(!self.positive_above.is_finite(), "positive_above", "must be a finite number".into())?;
+        let zeros = !self.mask_truncated || self.limit_counts == LimitCounts::Negative;
+        let problem = "is below 0, but a truncated answer (or one beyond a verifier's limit) is a negative of reward 0; raise it, or set \
+                       mask_truncated and limit_counts \"skip\"";
+        refuse(zeros && self.positive_above < 0.0, "positive_above", problem.into())?;
         refuse(self.budget == Some(0), "budget", "is 0; allow at least 1 sample, or leave it out for no limit".into())?;
         let (prior, decay) = (self.history_prior, self.history_decay);
         refuse(below(prior, 0.0), "history_prior", format!("is {prior}; it must be 0 (off) or above"))?;
