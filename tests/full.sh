@@ -3,7 +3,7 @@
 # tests/results/ with date and commit.
 #
 #   tests/full.sh                  everything
-#   tests/full.sh timing fuzz      only these parts: timing blocks sampler fuzz
+#   tests/full.sh timing fuzz      only these parts: timing blocks sampler fuzz kills schedule
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=("$@")
@@ -25,6 +25,10 @@ run() { echo; echo "== $1"; shift; "$@" 2>&1; }
   if wanted blocks; then run blocks env PROPTEST_CASES=200000 cargo test --test promises -- --nocapture blocks::; fi
   # All 2^32 words of the Gumbel tail, if the fast tier enumerates only a part.
   if wanted sampler; then run sampler cargo test --test promises -- --ignored --nocapture sampler::; fi
+  # kill -9 at every failpoint and three times each in 40 jobs.
+  if wanted kills; then run kills env ADAROLL_TEST_KILLS=40 cargo test --test promises -- --nocapture crash:: store::; fi
+  # The scheduling workload with its goals, on more workloads than the default.
+  if wanted schedule; then run schedule cargo run --release --quiet -- bench schedule --reps 12; fi
   # Damaged headers and configurations, many more cases than in the fast tier.
   if wanted fuzz; then run fuzz env PROPTEST_CASES=40000 cargo test --test promises -- bad_models:: detokenize::; fi
 } | tee -a "$results"
