@@ -260,10 +260,11 @@ fn jobs() -> Value {
             whole_object(json!({"end": refer("JobEnd")}), "Last.")
         ]}),
         "ScoresRequest": taken(&["scores"], json!({"scores": {"type": "array", "minItems": 1, "items": refer("PulledScore")}}), "Scores of samples."),
-        "PulledScore": json!({"type": "object", "additionalProperties": false, "required": ["prompt_id", "index"], "properties": {
+        "PulledScore": taken(&["prompt_id", "index"], json!({
             "prompt_id": {"type": "string", "minLength": 1, "maxLength": 1024}, "index": whole(0, TOKEN, "The sample's index."),
-            "reward": {"type": "number", "description": "Its reward."}, "error": {"type": "string", "description": "Why it cannot be scored; the sample is failed, never zero."}
-        }, "oneOf": [{"required": ["reward"]}, {"required": ["error"]}]}),
+            "reward": nullable(json!({"type": "number", "description": "Its reward. One of this and `error`."})),
+            "error": nullable(json!({"type": "string", "description": "Why it cannot be scored; the sample is failed, never zero."}))
+        }), "A score of a sample."),
         "ScoresAnswer": whole_object(json!({
             "accepted": count("They decide their samples."), "repeated": count("The same scores were there already."),
             "not_needed": count("Their groups are closed below them."),
