@@ -72,12 +72,12 @@ def value_of(text, series):
 
 def run_job(server, authorized):
     """A job of PROMPTS prompts, some of which the model gets right; returns the groups by status."""
-    prompt = lambda i: {"text": f"{i} {i + 1} {i + 2}", "reward": {"kind": "regex", "pattern": "[0-4]"}}
+    prompt = lambda i: {"text": f"{i} {i + 1} {i + 2} ", "reward": {"kind": "regex", "pattern": "^[0-5]$"}}
     job = {
         "job_id": "scraped",
         "prompts": [prompt(i) for i in range(PROMPTS)],
         "strategy": {"max_samples": 8, "group_size": 2},
-        "sampling": {"max_tokens": 4},
+        "sampling": {"max_tokens": 8, "stop": [" ", ",", ".", "\n"]},
         "seed": 1,
     }
     status, _, body = server.request("POST", "/v1/rollouts", job, {**authorized, "Accept": "application/x-ndjson"})

@@ -68,6 +68,17 @@ def bounded_job(job):
             bounded_prompt(prompt)
 
 
+def simplified_job(job):
+    """Without what hardly ever fits together when it is drawn at random: this job is taken, unless its prompts themselves cannot be."""
+    for field in ("strategy", "advantage", "weights", "job_id"):
+        job.pop(field, None)
+    job["sampling"] = {"max_tokens": job["sampling"].get("max_tokens", 1)}
+    for prompt in job["prompts"]:
+        prompt.pop("id", None)
+        if zlib.crc32(repr(prompt).encode("utf-8", "surrogatepass")) % 4:
+            prompt["reward"] = {"kind": "regex", "pattern": "[0-4]"}
+
+
 def bounded_score(request):
     if isinstance(request.get("sequences"), list):
         for sequence in request["sequences"]:
@@ -79,20 +90,21 @@ def bounded_score(request):
 
 def known_job(method, path, id):
     """A job that is there for about half of the ids that a caller could have been given."""
-    if not isinstance(id, str) or not 1 <= len(id) <= 128 or id in (DONE, WAITING):
+    # The stream of a job that waits has no end, and deleting it would leave later cases nothing that waits. Its id comes up by itself, too:
+    # schemathesis takes ids from the list of jobs.
+    waits = path.endswith("/events") or method == "DELETE"
+    if id == WAITING:
+        return DONE if waits else id
+    if not isinstance(id, str) or not 1 <= len(id) <= 128 or id == DONE or id.count("-") == 4:
         return id
     chance = zlib.crc32(id.encode("utf-8", "surrogatepass")) % 4
-    # The stream of a job that waits has no end, and deleting it would leave later cases nothing that waits.
-    if chance == 1 and not path.endswith("/events") and method != "DELETE":
-        return WAITING
-    return DONE if chance < 2 else id
+    return WAITING if chance == 1 and not waits else DONE if chance < 2 else id
 
 
 @schemathesis.hook
 def before_call(context, case, **kwargs):
     method, path = case.operation.method.upper(), case.operation.path
-    # Ids of the stateful phase come from answers, and ids that are to be wrong stay as they are.
-    if isinstance(case.path_parameters, dict) and "id" in case.path_parameters and not str(case.path_parameters["id"]).count("-") == 4:
+    if isinstance(case.path_parameters, dict) and "id" in case.path_parameters:
         case.path_parameters["id"] = known_job(method, path, case.path_parameters["id"])
     if isinstance(case.query, dict) and str(case.query.get("wait_s", "")).isdecimal() and 0 <= int(case.query["wait_s"]) <= 60:
         case.query["wait_s"] = int(case.query["wait_s"]) % 2
@@ -100,5 +112,8 @@ def before_call(context, case, **kwargs):
         case.body = copy.deepcopy(case.body)
         if (method, path) == ("POST", "/v1/rollouts"):
             bounded_job(case.body)
+            positive = case.meta is not None and case.meta.generation.mode.is_positive
+            if positive and zlib.crc32(repr(case.body).encode("utf-8", "surrogatepass")) % 2:
+                simplified_job(case.body)
         if (method, path) == ("POST", "/v1/score"):
             bounded_score(case.body)

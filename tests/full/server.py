@@ -14,6 +14,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TARGET = REPOSITORY / "target"
 BINARY = TARGET / "release" / "adaroll"
 
+# Of SmolLM2.
+VOCABULARY = 49152
+
 
 def model():
     """The folder of SmolLM2, fetched if it is not there."""
