@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 /// Which field cannot be used and why.
@@ -151,6 +151,12 @@ impl<'de> Deserialize<'de> for DistinctKeys {
 /// Whether the text is good JSON that holds a number no field can take.
 pub fn is_out_of_range(error: &serde_json::Error) -> bool {
     error.to_string().starts_with("number out of range")
+}
+
+/// Whether `text` is good JSON in which a name was wanted and something else than a string was found: serde_json calls that a mistake in the
+/// JSON.
+pub fn is_wrong_type(error: &serde_json::Error, text: &str) -> bool {
+    error.to_string().starts_with("expected value") && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 /// The path as text: empty at the root, and never longer than a sentence can bear.

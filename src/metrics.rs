@@ -1,7 +1,7 @@
 //! Every Prometheus metric, defined in one place.
 //!
 //! One [`Metrics`] belongs to one server; nothing is global. Counters that the engine keeps itself are copied when they are scraped.
-//! Names are `adaroll_*`, beside the three `vllm:` gauges that controllers and dashboards already parse.
+//! Names are `adaroll_*`, beside the five `vllm:` metrics that controllers and dashboards already parse.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -79,6 +79,8 @@ pub struct Metrics {
     vllm_running: IntGauge,
     vllm_waiting: IntGauge,
     vllm_kv_usage: Gauge,
+    vllm_prefix_queries: IntCounter,
+    vllm_prefix_hits: IntCounter,
 }
 
 impl Metrics {
@@ -136,6 +138,9 @@ impl Metrics {
             vllm_running: gauge(r, "vllm:num_requests_running", "As adaroll_requests_running, under the name that dashboards know")?,
             vllm_waiting: gauge(r, "vllm:num_requests_waiting", "As adaroll_requests_waiting, under the name that dashboards know")?,
             vllm_kv_usage: float_gauge(r, "vllm:kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1")?,
+            // vLLM names them without the suffix, and its exporter adds it.
+            vllm_prefix_queries: counter(r, "vllm:prefix_cache_queries_total", "Prompt tokens that were looked for in the prefix cache")?,
+            vllm_prefix_hits: counter(r, "vllm:prefix_cache_hits_total", "Prompt tokens that were found in the prefix cache or shared")?,
             scrape: Mutex::new(()),
             registry,
         };
@@ -253,6 +258,8 @@ impl Metrics {
     fn copy_engine(&self, engine: &EngineStats) {
         raise(&self.tokens.with_label_values(&["prompt"]), engine.prompt_tokens_computed);
         raise(&self.tokens.with_label_values(&["cached"]), engine.prompt_tokens_cached);
+        raise(&self.vllm_prefix_hits, engine.prompt_tokens_cached);
+        raise(&self.vllm_prefix_queries, engine.prompt_tokens_cached.saturating_add(engine.prompt_tokens_computed));
         raise(&self.tokens.with_label_values(&["generated"]), engine.generated_tokens);
         raise(&self.tokens.with_label_values(&["recomputed"]), engine.recomputed_tokens);
         raise(&self.steps, engine.steps);

@@ -43,7 +43,8 @@ impl ApiError {
 
     /// A job that is not there.
     pub fn no_job(id: &str) -> Self {
-        let message = format!("there is no job {id:?}; GET /v1/rollouts lists those that are there");
+        let shown: String = id.chars().take(128).collect();
+        let message = format!("there is no job {shown:?}; GET /v1/rollouts lists those that are there");
         ApiError::new(StatusCode::NOT_FOUND, "not_found", message).about("id")
     }
 

@@ -83,6 +83,9 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
         match error.inner().classify() {
             serde_json::error::Category::Data => ApiError::from(found),
             _ if field::is_out_of_range(error.inner()) => ApiError::from(found),
+            _ if field::is_wrong_type(error.inner(), text) => {
+                ApiError::field(found.path, "is of the wrong type; GET /openapi.json says what it takes")
+            }
             _ => bad_json(format!("the body cannot be read as JSON: {}", error.inner())).about(found.path),
         }
     })?;
@@ -125,7 +128,8 @@ impl Numbers {
                 let help = if names.is_empty() { "this route takes no query".to_owned() } else { format!("use {}", names.join(" or ")) };
                 return Err(ApiError::field(shown, format!("is not known here; {help}")));
             }
-            let Ok(number) = value.parse::<usize>() else {
+            // `parse` alone would also take "+1", which is " 1" in a query.
+            let Some(number) = value.parse::<usize>().ok().filter(|_| value.bytes().all(|byte| byte.is_ascii_digit())) else {
                 return Err(ApiError::field(name, "must be a whole number, 0 or more"));
             };
             if numbers.insert(name.to_owned(), number).is_some() {

@@ -16,7 +16,7 @@ fn a_strategy_reads_its_own_echo() {
         (json!({}), json!({"kind": "sequential", "exit": "balance", "round_size": 1, "straight_positives": 0, "max_samples": 32})),
         (json!({"kind": "uniform", "group_size": 8, "exit": null, "budget": 100}), json!({"max_samples": 8, "budget": 100})),
         (json!({"kind": "dapo", "groups_wanted": 3, "max_failed": 2}), json!({"groups_wanted": 3, "max_samples": 4, "max_failed": 2})),
-        (json!({"exit": {"positives": 3, "negatives": 0}, "positive_above": -2.5}), json!({"positive_above": -2.5})),
+        (json!({"exit": {"positives": 3, "negatives": 0}, "positive_above": 2.5}), json!({"positive_above": 2.5})),
         (
             json!({"kind": "estimate", "history_prior": 0.5, "groups_wanted": null}),
             json!({"min_samples": 2, "prior": [1.0, 1.0], "epsilon": 0.01, "max_samples": 32, "history_prior": 0.5, "history_decay": 0.9}),

@@ -37,13 +37,19 @@ fn cursor(of: &str) -> Value {
         "schema": {"type": "integer", "minimum": 0, "maximum": u64::MAX, "default": 0}})
 }
 
-fn limit(limits: &Limits, of: &str) -> Value {
+fn limit(default: usize, maximum: usize, of: &str) -> Value {
     json!({"name": "limit", "in": "query", "required": false, "description": format!("Most {of} wanted."),
-        "schema": {"type": "integer", "minimum": 1, "maximum": limits.max_groups_page, "default": limits.max_groups_page}})
+        "schema": {"type": "integer", "minimum": 1, "maximum": maximum, "default": default}})
 }
 
 fn operation_of(id: &str, tag: &str, summary: &str, description: &str) -> Value {
     json!({"operationId": id, "tags": [tag], "summary": summary, "description": description, "responses": {}})
+}
+
+/// What can be done with a job that was accepted.
+fn links() -> Value {
+    let to = |operation: &str| (operation.to_owned(), json!({"operationId": operation, "parameters": {"id": "$response.body#/job_id"}}));
+    ["getRollout", "listGroups", "followRollout", "listPending", "postScores", "cancelRollout"].map(to).into_iter().collect()
 }
 
 /// What a POST with a body can be refused with, beside its own refusals.
@@ -73,12 +79,14 @@ pub(super) fn operation(method: &str, path: &str, limits: &Limits) -> Option<Val
             body_refusals(&mut op);
             op["responses"]["200"] = streams("The job's stream, if the client accepts one.");
             op["responses"]["202"] = ok("The job was accepted, or was there.", "Job");
+            op["responses"]["202"]["links"] = links();
             op["responses"]["409"] = refusal("Conflict");
             op["responses"]["429"] = refusal("Overloaded");
             op["responses"]["503"] = refusal("NotReady");
         }
         ("GET", "/v1/rollouts") => {
-            op = operation_of("listRollouts", "rollouts", "The jobs", "Every job in memory, oldest first.");
+            op = operation_of("listRollouts", "rollouts", "The jobs", "Open and kept jobs, newest first.");
+            op["parameters"] = json!([limit(100, 1000, "jobs")]);
             op["responses"]["200"] = ok("The jobs.", "JobList");
             op["responses"]["422"] = refusal("Invalid");
         }
@@ -108,7 +116,7 @@ pub(super) fn operation(method: &str, path: &str, limits: &Limits) -> Option<Val
                 "A job's groups",
                 "Delivered groups from a position on; `cursor` of the answer is where to go on.",
             );
-            op["parameters"] = json!([id(), cursor("group"), limit(limits, "groups")]);
+            op["parameters"] = json!([id(), cursor("group"), limit(limits.max_groups_page, limits.max_groups_page, "groups")]);
             op["responses"]["200"] = ok("Groups.", "GroupPage");
             op["responses"]["400"] = refusal("BadId");
             op["responses"]["404"] = refusal("NotFound");
@@ -133,7 +141,8 @@ pub(super) fn operation(method: &str, path: &str, limits: &Limits) -> Option<Val
                 "postScores",
                 "rollouts",
                 "Score samples of `pull` rewards",
-                "Each score names a sample that waits for one. The same score twice is as once; another score for a sample that has one is a 409.",
+                "Each score names a sample that waits for one. The same score twice is as once; another score for a sample that has one is \
+                 named among the conflicts and changes nothing. A job that is over answers 409.",
             );
             op["parameters"] = json!([id()]);
             op["requestBody"] = body("ScoresRequest");
@@ -150,7 +159,9 @@ pub(super) fn operation(method: &str, path: &str, limits: &Limits) -> Option<Val
                 "Samples that wait for a score",
                 "Finished samples with a `pull` reward that no one has scored yet.",
             );
-            op["parameters"] = json!([id(), limit(limits, "samples")]);
+            let wait = json!({"name": "wait_s", "in": "query", "required": false, "description": "Seconds to wait for the first sample.",
+                "schema": {"type": "integer", "minimum": 0, "maximum": 60, "default": 0}});
+            op["parameters"] = json!([id(), limit(100, 1000, "samples"), wait]);
             op["responses"]["200"] = ok("The samples.", "Pending");
             op["responses"]["400"] = refusal("BadId");
             op["responses"]["404"] = refusal("NotFound");

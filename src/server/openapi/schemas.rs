@@ -9,7 +9,7 @@ use crate::server::Limits;
 /// Every schema, by name.
 pub(super) fn all(limits: &Limits) -> Value {
     let mut all = Map::new();
-    for part in [request(limits), groups(), jobs(), others(limits)] {
+    for part in [request(limits), rewards(), groups(), jobs(), others(limits)] {
         if let Value::Object(part) = part {
             all.extend(part);
         }
@@ -61,7 +61,6 @@ fn request(limits: &Limits) -> Value {
     let u32_of = |low: u64, description: &str| whole(low, u64::from(u32::MAX), description);
     let sampling = SamplingParams::default();
     let default = |schema: Value, value: Value| with(schema, "default", value);
-    let number = |description: &str| json!({"type": "number", "description": description});
     json!({
         "RolloutRequest": taken(&["prompts"], json!({
             "job_id": nullable(json!({"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9_:-][A-Za-z0-9._:-]*$",
@@ -73,9 +72,9 @@ fn request(limits: &Limits) -> Value {
                 "oneOf": [{"type": "string", "examples": Advantage::NAMES}, {"type": "object"}, {"type": "null"}]}), json!("ada")),
             "weights": default(json!({"description": "Version of the weights: the newest, or a number that must be live or staged (409 otherwise).",
                 "oneOf": [{"type": "string", "const": "latest"}, whole(0, u64::MAX, "A version."), {"type": "null"}]}), json!("latest")),
-            "namespace": default(nullable(json!({"type": "string", "description": "Where per-prompt history is kept."})), json!("default")),
-            "priority": default(nullable(json!({"type": "integer", "description": "Jobs of a higher priority are served first."})), json!(0)),
-            "deadline_s": default(nullable(number("Seconds after which the job ends with what it has.")), Value::Null),
+            "namespace": default(nullable(json!({"type": "string", "minLength": 1, "maxLength": 128, "description": "Where per-prompt history is kept."})), json!("default")),
+            "priority": default(nullable(json!({"type": "integer", "minimum": -1000, "maximum": 1000, "description": "Jobs of a higher priority are served first."})), json!(0)),
+            "deadline_s": default(nullable(json!({"type": "number", "exclusiveMinimum": 0, "maximum": 31.6e6, "description": "Seconds after which the job ends with what it has."})), Value::Null),
             "order": default(nullable(json!({"type": "string", "enum": ["request", "completion", null],
                 "description": "Order of delivery. The groups are the same either way."})), json!("request")),
             "sampling": json!({"oneOf": [refer("Sampling"), {"type": "null"}]}),
@@ -97,11 +96,6 @@ fn request(limits: &Limits) -> Value {
             "oneOf", json!([{"required": ["messages"]}, {"required": ["text"]}, {"required": ["token_ids"]}])),
         "Message": json!({"type": "object", "required": ["role"], "properties": {"role": {"type": "string", "examples": ["system", "user", "assistant"]},
             "content": {"type": ["string", "array", "object", "null"], "description": "As the model's chat template reads it, usually a string."}}}),
-        "Reward": json!({"type": "object", "required": ["kind"], "description":
-            "How samples are scored; the other fields depend on `kind`. `pull`: the client posts the scores itself.",
-            "properties": {"kind": names(&["math", "exact", "regex", "choice", "json", "webhook", "pull"], "The verifier."),
-                "answer": {"type": ["string", "number", "boolean", "array", "object", "null"], "description": "The reference answer; a string for math, exact, regex and choice."}},
-            "examples": [{"kind": "math", "answer": "72"}]}),
         "Strategy": json!({"type": ["object", "null"], "description":
             "Which samples are drawn. `sequential` samples each prompt until its exit; `uniform` draws group_size each; `dapo` as uniform until enough groups have contrast; \
              `estimate` by pass rates of earlier jobs.",
@@ -120,6 +114,12 @@ fn request(limits: &Limits) -> Value {
                 "limit_counts": default(names(&["negative", "skip"], "What an answer beyond a verifier's limit counts as."), json!("negative")),
                 "mask_truncated": default(json!({"type": "boolean", "description": "Leave truncated answers out instead of counting them as negative."}), json!(false)),
                 "budget": nullable(whole(1, u64::MAX, "Samples for all prompts together.")),
+                "min_samples": nullable(whole(1, u64::from(limits.max_samples), "estimate: fewest samples of a prompt. Absent: 2.")),
+                "prior": nullable(json!({"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 2, "maxItems": 2,
+                    "description": "estimate: pseudo-counts [a, b] of the pass rate. Absent: [1, 1]."})),
+                "epsilon": nullable(json!({"type": "number", "exclusiveMinimum": 0, "description": "estimate: added to the pass rate below the root. Absent: 0.01."})),
+                "history_prior": default(json!({"type": "number", "minimum": 0, "description": "Weight of a prompt's history in the width planner; changes no group."}), json!(0.0)),
+                "history_decay": default(json!({"type": "number", "minimum": 0, "maximum": 1, "description": "What older counts of a prompt are worth when this job closes."}), json!(0.9)),
                 "groups_wanted": nullable(whole(1, u64::MAX, "dapo: groups with contrast wanted."))
             }}),
         "Sampling": taken(&[], json!({
@@ -141,6 +141,33 @@ fn request(limits: &Limits) -> Value {
             "logprobs_raw": {"type": "boolean", "default": false, "description": "Those of the model's untouched distribution."},
             "all_samples": {"type": "boolean", "default": false, "description": "Every sample below the exit, not only the kept ones."}
         }), "What groups carry.")
+    })
+}
+
+fn rewards() -> Value {
+    let kind = |kind: &str, required: &[&str], mut properties: Value, description: &str| {
+        properties["kind"] = json!({"type": "string", "const": kind});
+        taken(&[&["kind"], required].concat(), properties, description)
+    };
+    let answer = |description: &str| json!({"type": "string", "description": description});
+    let flag = |value: bool, description: &str| json!({"type": "boolean", "default": value, "description": description});
+    let ignore_case = || flag(false, "Upper and lower case are the same.");
+    let seconds = |most: f64, description: &str| json!({"type": "number", "minimum": 0.001, "maximum": most, "description": description});
+    let choice = json!({"type": "string", "minLength": 1, "description": "One word of letters and digits."});
+    json!({
+        "Reward": {"description": "How samples are scored; the fields depend on `kind`.", "oneOf": [
+            kind("math", &["answer"], json!({"answer": answer("A number, as in \"72\", \"-1.5\" or \"3/4\".")}), "1 where the last number of the answer equals this one, else 0."),
+            kind("exact", &["answer"], json!({"answer": answer("The answer."), "ignore_case": ignore_case(),
+                "trim": flag(true, "White space around the answer does not count.")}), "1 for exactly this answer, else 0."),
+            kind("regex", &["pattern"], json!({"pattern": answer("A regular expression."), "ignore_case": ignore_case()}), "1 where it matches somewhere in the answer, else 0."),
+            kind("choice", &["answer"], json!({"answer": answer("The right choice."),
+                "choices": {"type": "array", "minItems": 2, "items": choice, "default": ["A", "B", "C", "D"], "description": "All choices."}}), "1 where the answer settles on this choice, else 0."),
+            kind("json", &["schema"], json!({"schema": {"type": ["object", "boolean"], "description": "A JSON schema."}}), "1 where the answer's JSON is valid under the schema, else 0."),
+            kind("webhook", &["url"], json!({"url": answer("Where the grader listens; its host must be one of reward.webhook_hosts."),
+                "timeout_s": with(seconds(3600.0, "Seconds that one call may take."), "default", 30.0),
+                "data": {"description": "Passed to the grader with every sample."}}), "A grader over HTTP gives the reward."),
+            kind("pull", &[], json!({"timeout_s": nullable(seconds(31_622_400.0, "A sample without a score for so many seconds is failed. Absent: it waits for ever."))}), "The client posts the scores itself.")
+        ], "examples": [{"kind": "math", "answer": "72"}]}
     })
 }
 
@@ -224,7 +251,7 @@ fn jobs() -> Value {
     json!({
         "Job": job,
         "JobEnd": end,
-        "JobList": whole_object(json!({"jobs": list(refer("Job"), "Oldest first.")}), "Jobs."),
+        "JobList": whole_object(json!({"jobs": list(refer("Job"), "Newest first.")}), "Jobs."),
         "JobStatistics": json!({"type": "object", "required": ["prompts", "groups"], "properties": {
             "prompts": count("Prompts of the job."), "groups": count("Groups delivered."), "resolved": count("Of these, resolved."),
             "exhausted": count("Exhausted."), "failed": count("Failed."), "signal": count("With contrast."),
@@ -239,12 +266,24 @@ fn jobs() -> Value {
             whole_object(json!({"end": refer("JobEnd")}), "Last.")
         ]}),
         "ScoresRequest": taken(&["scores"], json!({"scores": {"type": "array", "minItems": 1, "items": refer("PulledScore")}}), "Scores of samples."),
-        "PulledScore": json!({"type": "object", "additionalProperties": false, "required": ["prompt_id", "index"], "properties": {
+        "PulledScore": taken(&["prompt_id", "index"], json!({
             "prompt_id": {"type": "string", "minLength": 1, "maxLength": 1024}, "index": whole(0, TOKEN, "The sample's index."),
-            "reward": {"type": "number", "description": "Its reward."}, "error": {"type": "string", "description": "Why it cannot be scored; the sample is failed, never zero."}
-        }, "oneOf": [{"required": ["reward"]}, {"required": ["error"]}]}),
-        "ScoresAnswer": json!({"type": "object"}),
-        "Pending": json!({"type": "object"})
+            "reward": nullable(json!({"type": "number", "description": "Its reward. One of this and `error`."})),
+            "error": nullable(json!({"type": "string", "description": "Why it cannot be scored; the sample is failed, never zero."}))
+        }), "A score of a sample."),
+        "ScoresAnswer": whole_object(json!({
+            "accepted": count("They decide their samples."), "repeated": count("The same scores were there already."),
+            "not_needed": count("Their groups are closed below them."),
+            "conflicts": list(refer("ScoredSample"), "Samples that have another score already, which stands."),
+            "not_finished": list(refer("ScoredSample"), "Samples that have not finished: no score was taken.")
+        }), "What became of posted scores."),
+        "ScoredSample": whole_object(json!({
+            "prompt_id": {"type": "string"}, "index": count("The sample's index."), "reward": nullable(json!({"type": "number", "description": "The score that stands."}))
+        }), "A sample by name."),
+        "Pending": whole_object(json!({"samples": list(whole_object(json!({
+            "prompt_id": {"type": "string"}, "index": count("The sample's index."), "text": {"type": "string", "description": "What is to be scored."},
+            "token_ids": list(whole(0, TOKEN, "A token."), "Its tokens."), "finish_reason": {"type": "string", "description": "Why it ended."}
+        }), "A sample."), "By prompt and index.")}), "Finished samples without a score.")
     })
 }
 
