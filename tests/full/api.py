@@ -19,7 +19,7 @@ from server import TARGET, VOCABULARY, Server
 
 SCHEMATHESIS = "schemathesis==4.32.5"
 EXAMPLES = 300
-SECONDS = 300
+SECONDS = 240
 # Pausing stops the jobs of every other operation, and /readyz then rightly answers 503: both are tried by hand instead.
 LEFT_OUT = ["/v1/pause", "/v1/resume"]
 CHECKS = [
@@ -62,6 +62,15 @@ def statuses(server):
     return counts
 
 
+def routes(server):
+    """Requests by route, as the server counts them."""
+    text = server.request("GET", "/metrics")[2].decode()
+    counts = Counter()
+    for route, count in re.findall(r'^adaroll_http_request_seconds_count\{.*route="([^"]+)".*\} (\d+)$', text, re.M):
+        counts[route] += int(count)
+    return dict(sorted(counts.items()))
+
+
 def start_known_jobs(server):
     """Two jobs for the fuzzer to find: one that is over, one whose samples wait for scores."""
     status, _, body = server.request("POST", "/v1/rollouts", job(job_id="done"), NDJSON)
@@ -79,7 +88,7 @@ def fuzz(server, schemathesis):
     before = statuses(server)
     command = [schemathesis, "run", f"http://{server.address}/openapi.json", "--no-color", "--seed", "1", "--checks", ",".join(CHECKS)]
     command += ["--max-examples", str(EXAMPLES), "--max-time", str(SECONDS), "--continue-on-failure", "--generation-database", "none"]
-    command += ["--request-timeout", "60", "--suppress-health-check", "all", "--warnings", "off", "--workers", "2"]
+    command += ["--request-timeout", "60", "--suppress-health-check", "all", "--warnings", "off", "--workers", "1"]
     command += [argument for path in LEFT_OUT for argument in ("--exclude-path", path)]
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": str(hooks), "ADAROLL_JOBS": "done,waiting", "PYTHONDONTWRITEBYTECODE": "1"}
     started = time.monotonic()
@@ -90,12 +99,14 @@ def fuzz(server, schemathesis):
     counts.subtract(before)
     counts = {code: count for code, count in sorted(counts.items()) if count}
     print(f"schemathesis {SCHEMATHESIS.split('==')[1]}, {took:.0f} s; requests by status, as the server counted them: {sum(counts.values())} in all, {counts}")
+    print(f"  since the start, by route (methods that it does not have are counted there too): {routes(server)}")
     summary = ran.stdout[ran.stdout.rfind("= SUMMARY ") :] if "= SUMMARY " in ran.stdout else ran.stdout[-3000:]
     print("\n".join(f"  {line}" for line in summary.splitlines()[1:] if line.strip()))
     served_errors = {code: count for code, count in counts.items() if code.startswith("5")}
     assert not served_errors, f"5xx: {served_errors}; see target/schemathesis.log"
     assert ran.returncode == 0, f"{ran.stdout[-6000:]}\nschemathesis found something; see target/schemathesis.log"
-    assert sum(counts.values()) > 5 * EXAMPLES and counts.get("202", 0) > 50, counts
+    # Enough was tried, and enough of it was taken, for the silence to mean something.
+    assert sum(counts.values()) > 5 * EXAMPLES and counts.get("202", 0) > 20, counts
     alive(server)
 
 

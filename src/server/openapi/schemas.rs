@@ -265,7 +265,7 @@ fn jobs() -> Value {
             refer("Group"),
             whole_object(json!({"end": refer("JobEnd")}), "Last.")
         ]}),
-        "ScoresRequest": taken(&["scores"], json!({"scores": {"type": "array", "minItems": 1, "items": refer("PulledScore")}}), "Scores of samples."),
+        "ScoresRequest": taken(&["scores"], json!({"scores": {"type": "array", "items": refer("PulledScore")}}), "Scores of samples."),
         "PulledScore": taken(&["prompt_id", "index"], json!({
             "prompt_id": {"type": "string", "minLength": 1, "maxLength": 1024}, "index": whole(0, TOKEN, "The sample's index."),
             "reward": nullable(json!({"type": "number", "description": "Its reward. One of this and `error`."})),
