@@ -150,7 +150,7 @@ pub(super) struct Job<'a> {
     running: usize,
     pause: Duration,
     /// When to submit again after the engine's queue was full.
-    retry_at: Option<Instant>,
+    retry_at: Option<tokio::time::Instant>,
 }
 
 impl Job<'_> {
@@ -172,7 +172,7 @@ impl Job<'_> {
             let retry_at = self.retry_at;
             let retry = async {
                 match retry_at {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    Some(at) => tokio::time::sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
@@ -207,7 +207,7 @@ impl Job<'_> {
     /// Opens prompts and submits what is worth having in flight, most needed first.
     fn fill(&mut self, paused: bool) -> Result<(), Ending> {
         self.open_prompts();
-        if paused || self.retry_at.is_some_and(|at| Instant::now() < at) {
+        if paused || self.retry_at.is_some_and(|at| tokio::time::Instant::now() < at) {
             if paused {
                 self.retry_at = None;
             }
@@ -231,7 +231,7 @@ impl Job<'_> {
                     match error {
                         SubmitError::QueueFull(_) => {
                             self.context.metrics.queue_was_full();
-                            self.retry_at = Some(Instant::now() + self.pause);
+                            self.retry_at = Some(tokio::time::Instant::now() + self.pause);
                             self.pause = (self.pause * 2).min(BACKOFF.1);
                             break;
                         }

@@ -71,7 +71,7 @@ fn request(limits: &Limits) -> Value {
             "advantage": default(json!({"description": "How a kept sample is compared with its baseline: a name, or baseline and objective.",
                 "oneOf": [{"type": "string", "examples": Advantage::NAMES}, {"type": "object"}, {"type": "null"}]}), json!("ada")),
             "weights": default(json!({"description": "Version of the weights: the newest, or a number that must be live or staged (409 otherwise).",
-                "oneOf": [{"type": "string", "const": "latest"}, whole(0, u64::MAX, "A version."), {"type": "null"}]}), json!("latest")),
+                "oneOf": [{"type": "string", "enum": ["latest"]}, whole(0, u64::MAX, "A version."), {"type": "null"}]}), json!("latest")),
             "namespace": default(nullable(json!({"type": "string", "minLength": 1, "maxLength": 128, "description": "Where per-prompt history is kept."})), json!("default")),
             "priority": default(nullable(json!({"type": "integer", "minimum": -1000, "maximum": 1000, "description": "Jobs of a higher priority are served first."})), json!(0)),
             "deadline_s": default(nullable(json!({"type": "number", "exclusiveMinimum": 0, "maximum": 31.6e6, "description": "Seconds after which the job ends with what it has."})), Value::Null),
@@ -165,7 +165,7 @@ fn rewards() -> Value {
             kind("json", &["schema"], json!({"schema": {"type": ["object", "boolean"], "description": "A JSON schema."}}), "1 where the answer's JSON is valid under the schema, else 0."),
             kind("webhook", &["url"], json!({"url": answer("Where the grader listens; its host must be one of reward.webhook_hosts."),
                 "timeout_s": with(seconds(3600.0, "Seconds that one call may take."), "default", 30.0),
-                "data": {"description": "Passed to the grader with every sample."}}), "A grader over HTTP gives the reward."),
+                "data": {"type": ["object", "array", "string", "number", "boolean", "null"], "description": "Passed to the grader with every sample."}}), "A grader over HTTP gives the reward."),
             kind("pull", &[], json!({"timeout_s": nullable(seconds(31_622_400.0, "A sample without a score for so many seconds is failed. Absent: it waits for ever."))}), "The client posts the scores itself.")
         ], "examples": [{"kind": "math", "answer": "72"}]}
     })
