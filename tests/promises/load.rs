@@ -24,7 +24,7 @@ fn resident() -> u64 {
 async fn many_samples_many_jobs_and_slow_readers_take_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(&StorePath::File(dir.path().join("load.db"))).unwrap();
-    let manner = Manner { delay: Duration::from_millis(2), longer: 40, slots: 256, ..Manner::default() };
+    let manner = Manner { delay: Duration::from_millis(2), longer: 20, slots: 256, ..Manner::default() };
     let mut options = Options { max_in_flight: 256, ..Options::default() };
     options.jobs.max_open = 80;
     options.jobs.max_running = 80;
@@ -77,7 +77,7 @@ async fn many_samples_many_jobs_and_slow_readers_take_bounded_memory() {
     let samples = quick.end["statistics"]["samples_seen"].as_u64().unwrap();
     let grown = mib(while_running - before);
     println!(
-        "{samples} samples of about 480 tokens in one job beside 63 others and 200 readers that stopped: {grown:.0} MiB above {:.0} MiB at the \
+        "{samples} samples of about 240 tokens in one job beside 63 others and 200 readers that stopped: {grown:.0} MiB above {:.0} MiB at the \
          start (peak with the readers' catching up {:.0} MiB); the readers' streams unread would be {:.0} MiB",
         mib(before),
         mib(peak.load(Ordering::SeqCst)),

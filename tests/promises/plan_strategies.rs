@@ -238,7 +238,8 @@ fn paper_mode_is_the_paper() {
 /// By hand: what the outcomes are, where it stops, what is kept.
 #[test]
 fn paper_mode_golden_cases() {
-    let cases: [(&str, &str, u32, Status, &[u32], u32); 8] = [
+    type Case = (&'static str, &'static str, u32, Status, &'static [u32], u32);
+    let cases: [Case; 8] = [
         ("balance", "+--+----", 8, Status::Resolved, &[0, 1, 2, 3], 2),
         ("balance", "++++++++--------", 16, Status::Resolved, &[0, 1, 8, 9], 8),
         ("balance", "+++++++--+++++++", 16, Status::Resolved, &[0, 1, 7, 8], 14),

@@ -140,7 +140,8 @@ async fn samples_share_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn what_helps_is_tried_again_and_then_failed() {
-    let rows: Vec<(Vec<Act>, usize, Result<f64, &str>, u32)> = vec![
+    type Row = (Vec<Act>, usize, Result<f64, &'static str>, u32);
+    let rows: Vec<Row> = vec![
         (vec![say(r#"{"rewards": [{"reward": 0.5}]}"#)], 1, Ok(0.5), 0),
         (vec![say(r#"{"rewards": [{"reward": -2, "error": null, "more": 1}], "version": 3}"#)], 1, Ok(-2.0), 0),
         (vec![Act::Gone, Act::Gone, Act::Grade(0)], 3, Ok(7.0), 0),
