@@ -11,7 +11,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::rollout::record::Totals;
+use crate::rollout::progress::Totals;
 use crate::store::{CloseJob, JobState, JobSummary, Store, StoreError, StorePath, StoreReader};
 
 /// Groups read at a time by an export.

@@ -17,7 +17,6 @@ use crate::engine::Engine;
 use crate::failpoint;
 use crate::model::ModelError;
 use crate::ops::cpu::Isa;
-use crate::reward::PoolSettings;
 use crate::rollout::Width;
 use crate::server::{self, AppState, Options, StartError, Tokens};
 use crate::store::{Store, StoreError, StorePath};
@@ -132,7 +131,6 @@ pub enum ServeError {
 
 /// The server's settings in `config`.
 pub fn options(config: &Config) -> Result<Options, ServeError> {
-    let reward = &config.reward;
     let max_in_flight = if config.rollout.max_in_flight == 0 { config.engine.max_sequences } else { config.rollout.max_in_flight };
     let tokens =
         Tokens::new(&config.server.data_token, &config.server.admin_token).map_err(|(key, problem)| ServeError::Setting(key, problem))?;
@@ -141,15 +139,7 @@ pub fn options(config: &Config) -> Result<Options, ServeError> {
         jobs: config.jobs,
         width: Width { q_min: config.rollout.q_min, look_ahead: config.rollout.look_ahead },
         max_in_flight,
-        rewards: PoolSettings {
-            workers: reward.workers,
-            webhook_hosts: reward.webhook_hosts.clone(),
-            webhook_batch: reward.webhook_batch,
-            webhook_linger_ms: reward.webhook_linger_ms,
-            webhook_concurrency: reward.webhook_concurrency,
-            webhook_attempts: reward.webhook_attempts,
-            ..PoolSettings::default()
-        },
+        rewards: config.reward.clone(),
         tokens,
         model_digest: String::new(),
     })

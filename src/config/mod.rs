@@ -15,9 +15,10 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-pub use sections::{Engine, LogFormat, Model, Reward, Rollout, Server, Store};
+pub use sections::{Engine, LogFormat, Model, Rollout, Server, Store};
 pub use source::Source;
 
+use crate::reward::PoolSettings;
 use crate::rollout::JobLimits;
 use crate::server::Limits;
 
@@ -38,7 +39,7 @@ pub struct Config {
     /// How many samples are in flight.
     pub rollout: Rollout,
     /// Verifiers.
-    pub reward: Reward,
+    pub reward: PoolSettings,
     /// Where jobs are kept.
     pub store: Store,
 }

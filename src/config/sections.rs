@@ -179,37 +179,6 @@ impl Default for Rollout {
     }
 }
 
-/// `[reward]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Reward {
-    /// Verifiers that run at once.
-    pub workers: usize,
-    /// Hosts that webhooks may call.
-    pub webhook_hosts: Vec<String>,
-    /// Samples of one call.
-    pub webhook_batch: usize,
-    /// Milliseconds that a call waits for more samples.
-    pub webhook_linger_ms: u64,
-    /// Calls at once.
-    pub webhook_concurrency: usize,
-    /// Calls per sample before it is failed.
-    pub webhook_attempts: u32,
-}
-
-impl Default for Reward {
-    fn default() -> Self {
-        Reward {
-            workers: 4,
-            webhook_hosts: Vec::new(),
-            webhook_batch: 32,
-            webhook_linger_ms: 5,
-            webhook_concurrency: 8,
-            webhook_attempts: 3,
-        }
-    }
-}
-
 /// `[store]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

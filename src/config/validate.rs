@@ -2,6 +2,7 @@
 
 use super::Config;
 use crate::ops::cpu::Isa;
+use crate::reward::PoolSettings;
 use crate::server::auth::Tokens;
 
 /// Every value that cannot be used: its key and a sentence that reads on from it.
@@ -38,6 +39,10 @@ pub(super) fn problems(config: &Config) -> Vec<(&'static str, String)> {
     within("reward.webhook_linger_ms", r.webhook_linger_ms, 0, 10_000);
     within("reward.webhook_concurrency", r.webhook_concurrency as u64, 1, 1024);
     within("reward.webhook_attempts", u64::from(r.webhook_attempts), 1, 20);
+    within("reward.webhook_queue", r.webhook_queue as u64, 1, 1 << 20);
+    within("reward.webhook_backoff_ms", r.webhook_backoff_ms, 0, 600_000);
+    within("reward.webhook_backoff_most_ms", r.webhook_backoff_most_ms, 0, 3_600_000);
+    within("reward.webhook_answer_bytes", r.webhook_answer_bytes as u64, 1024, 1 << 30);
     within("store.keep_days", u64::from(config.store.keep_days), 1, 36_500);
     let q = config.rollout.q_min;
     if !(q > 0.0 && q <= 1.0) {
@@ -52,10 +57,12 @@ pub(super) fn problems(config: &Config) -> Vec<(&'static str, String)> {
     {
         found.push(("engine.isa", format!("is {:?}: {problem}; leave it empty for the best this machine has", e.isa)));
     }
-    for host in &r.webhook_hosts {
-        if host.is_empty() || host.contains('/') || host.contains(char::is_whitespace) {
-            found.push(("reward.webhook_hosts", format!("holds {host:?}; give host names or host:port, without scheme and path")));
-        }
+    if !(1.0..=86_400.0).contains(&r.local_timeout_s) {
+        found.push(("reward.local_timeout_s", format!("is {}; give seconds from 1 to 86400", r.local_timeout_s)));
+    }
+    for host in r.webhook_hosts.iter().filter(|host| !PoolSettings::names_host(host)) {
+        let help = "give a host as in \"grader.example\" or \"127.0.0.1:9000\", without scheme and path";
+        found.push(("reward.webhook_hosts", format!("holds {host:?}; {help}")));
     }
     if config.store.path.as_os_str().is_empty() {
         found.push(("store.path", "is empty; give a file, or \":memory:\" to keep nothing on disk".into()));

@@ -39,7 +39,7 @@ impl Pool {
 
     /// A pool that asks graders by `transport`.
     pub fn with_transport(settings: PoolSettings, metrics: Arc<Metrics>, transport: Arc<dyn Transport>) -> Self {
-        // A size of 0 would wait for ever; `PoolSettings::check` refuses it, and here it means 1.
+        // A size of 0 would wait for ever; the configuration refuses it, and here it means 1.
         let settings = PoolSettings {
             workers: settings.workers.max(1),
             webhook_batch: settings.webhook_batch.max(1),

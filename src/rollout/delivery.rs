@@ -231,8 +231,8 @@ async fn write(
         negative: group.stats.negative,
         tokens_seen: group.stats.tokens_seen,
         timeouts: prompt.timeouts,
-        json,
+        json: None,
     };
-    journal.group(row.clone()).await?;
+    journal.group(GroupRow { json, ..row.clone() }).await?;
     Ok(Box::new(Written { row, group, waste }))
 }

@@ -3,9 +3,12 @@
 //! One task owns everything about a job. It submits the samples that the width planner thinks most needed, hears of their ends and
 //! verdicts in whatever order these come, writes them to the journal, and lets only the plan, which looks at outcomes in index order,
 //! decide. A group closes once every index below its exit is resolved and its cancelled samples' blocks are free; then [`delivery`]
-//! hands it out. After a restart [`super::restore`] puts the job where the journal says it was.
+//! hands it out. What samples come to is in [`verdicts`], what clients score in [`scores`]. After a restart [`super::restore`] puts the
+//! job where the journal says it was.
 //!
 //! [`delivery`]: super::delivery
+//! [`scores`]: super::scores
+//! [`verdicts`]: super::verdicts
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,19 +20,18 @@ use futures::stream::FuturesUnordered;
 
 use super::delivery::{Delivery, Written};
 use super::journal::Journal;
-use super::output::{RewardStatus, withhold_nonfinite};
 use super::pause::Pause;
 use super::plan::ledger::{Ledger, Place, Wanted};
 use super::plan::width::{Planner, Prior};
-use super::plan::{Exit, ExitKind, Group, LimitCounts, Outcome, Plan};
-use super::prompt::{Ended, OpenPrompt};
-use super::record::{Asked, Ending, JobRecord, Posted, PostedScore, ScoreAnswer};
+use super::plan::{Exit, ExitKind, Group, Plan};
+use super::prompt::OpenPrompt;
+use super::record::{Asked, Ending, JobRecord};
 use super::slots::{Seat, Slots};
 use super::spec::{JobSpec, PromptSpec};
-use crate::engine::{CancelAck, Engine, Event, FinishReason, RequestId, Sample, SampleRequest, SampleStream, StreamKey, SubmitError};
+use crate::engine::{CancelAck, Engine, Event, RequestId, Sample, SampleRequest, SampleStream, StreamKey, SubmitError};
 use crate::metrics::{Metrics, SampleOutcome};
-use crate::reward::{Asked as Question, Judge, Judged, Verdict};
-use crate::store::{Resume, SampleRow, VerdictRow};
+use crate::reward::{Judge, Judged};
+use crate::store::Resume;
 
 /// What every job works with.
 #[derive(Clone)]
@@ -70,8 +72,6 @@ impl Default for Width {
 const CERTAIN: f64 = 0.95;
 /// First and longest pause after the engine's queue was full.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
-/// A larger reward would make sums of squares overflow.
-pub(crate) const MAX_REWARD: f64 = 1e9;
 /// A job that ends early waits at most this long for its samples' blocks.
 const DRAIN: Duration = Duration::from_secs(60);
 
@@ -101,8 +101,10 @@ pub async fn run(context: &Context, spec: &Arc<JobSpec>, record: &JobRecord, sta
     for position in (0..spec.prompts.len()).filter(|&position| spec.prompts[position].verifier.is_none()) {
         job.ledger.set(position, 0, 0);
     }
-    job.restore(start);
-    let ending = job.drive().await;
+    let ending = match job.restore(start) {
+        Ok(()) => job.drive().await,
+        Err(problem) => Ending::Lost(format!("the store holds what cannot be read back: {problem}")),
+    };
     if ending != Ending::Done {
         job.drain().await;
     }
@@ -350,153 +352,12 @@ impl Job<'_> {
             Arrival::Overdue { prompt, index } => {
                 let overdue = self.open.get(&prompt).is_some_and(|p| !p.outcome(index).is_resolved());
                 if overdue {
-                    let verdict = Verdict::Failed("no score was posted in time".into());
-                    self.judged(prompt, index, Judged { verdict, wall_clock_timeouts: 1 });
+                    self.overdue(prompt, index);
                 }
             }
             Arrival::Judged { prompt, index, judged } => self.judged(prompt, index, judged),
         }
         Ok(())
-    }
-
-    fn judged(&mut self, position: usize, index: u32, judged: Judged) {
-        let timeouts = judged.wall_clock_timeouts;
-        let strategy = &self.spec.settings.strategy;
-        let (outcome, reward, status, note) = match judged.verdict {
-            Verdict::Scored(r) if r.abs() > MAX_REWARD => {
-                (Outcome::Failed, None, RewardStatus::Failed, Some(format!("its reward is {r}, above the {MAX_REWARD} that sums can bear")))
-            }
-            Verdict::Scored(r) if r > strategy.positive_above => (Outcome::Positive, Some(r), RewardStatus::Scored, None),
-            Verdict::Scored(r) => (Outcome::Negative, Some(r), RewardStatus::Scored, None),
-            Verdict::Limit(why) if strategy.limit_counts == LimitCounts::Skip => {
-                (Outcome::Skipped, None, RewardStatus::Unscored, Some(why))
-            }
-            Verdict::Limit(why) => (Outcome::Negative, Some(0.0), RewardStatus::Scored, Some(why)),
-            Verdict::Unscored => (Outcome::Failed, None, RewardStatus::Failed, Some("it was never scored".into())),
-            Verdict::Failed(why) => (Outcome::Failed, None, RewardStatus::Failed, Some(why)),
-        };
-        self.resolve(position, index, outcome, reward, status, note, timeouts);
-    }
-
-    fn sample_ended(&mut self, position: usize, index: u32, sample: Option<Box<Sample>>) -> Result<(), Ending> {
-        let id = &self.spec.prompts[position].id;
-        let Some(mut sample) = sample else {
-            let sentence = format!("the engine stopped before it finished sample {index} of prompt {id:?}");
-            return Err(Ending::Lost(format!("{sentence}; the job goes on when the server is back")));
-        };
-        withhold_nonfinite(&mut sample);
-        let Some(prompt) = self.open.get_mut(&position) else { return Ok(()) };
-        let reason = sample.finish_reason;
-        if reason == FinishReason::Cancelled && !prompt.was_cancelled(index) {
-            let sentence = format!("the engine gave up sample {index} of prompt {id:?}, which the job still needs");
-            return Err(Ending::Lost(format!("{sentence}; the job goes on when the server is back")));
-        }
-        let matters = prompt.ended(index, Ended::new(reason, sample.token_ids.len() as u32));
-        if !matters {
-            self.settle(position);
-            return Ok(());
-        }
-        let text = sample.text.clone();
-        self.context.journal.sample(sample_row(self.record.key, position, *sample, self.spec.settings.fields.logprobs_raw));
-        if !self.resolve_unread(position, index, reason) {
-            self.judge(position, index, text);
-        }
-        Ok(())
-    }
-
-    /// Resolves a sample whose end says everything; says whether it did.
-    pub(super) fn resolve_unread(&mut self, position: usize, index: u32, reason: FinishReason) -> bool {
-        let (outcome, reward, status, note) = match reason {
-            FinishReason::Stop => return false,
-            // A truncated answer gave no answer: it is negative whatever its last number is.
-            FinishReason::Length => match self.spec.settings.strategy.mask_truncated {
-                true => (Outcome::Skipped, None, RewardStatus::Unscored, None),
-                false => (Outcome::Negative, Some(0.0), RewardStatus::Scored, None),
-            },
-            FinishReason::Numerics | FinishReason::Cancelled => {
-                (Outcome::Failed, None, RewardStatus::Failed, Some("the model gave non-finite logits".to_owned()))
-            }
-        };
-        self.resolve(position, index, outcome, reward, status, note, 0);
-        true
-    }
-
-    /// Hands an ended sample's text to its verifier, or waits for a client to do the same.
-    pub(super) fn judge(&mut self, prompt: usize, index: u32, text: String) {
-        let asked = &self.spec.prompts[prompt];
-        let Some(verifier) = asked.verifier.clone() else { return };
-        if let Some(timeout) = verifier.pull_timeout() {
-            if let Some(timeout) = timeout {
-                self.arrivals.push(Box::pin(async move {
-                    tokio::time::sleep(timeout).await;
-                    Arrival::Overdue { prompt, index }
-                }));
-            }
-            self.record.waits_for_scores();
-            return;
-        }
-        let judged = self.context.rewards.judge(verifier, question(&self.spec.id, asked, index, text));
-        self.arrivals.push(Box::pin(async move { Arrival::Judged { prompt, index, judged: judged.await } }));
-    }
-
-    /// Takes the scores that a client posted, and answers when they are written down.
-    fn scores_posted(&mut self, (scores, answer): Posted) {
-        let answers: Vec<ScoreAnswer> = scores.into_iter().map(|score| self.score_posted(score)).collect();
-        let written = self.context.journal.flush();
-        self.arrivals.push(Box::pin(async move {
-            // Without the write the answer is dropped, and the client is told that the job is gone.
-            if written.await.is_ok() {
-                let _ = answer.send(answers);
-            }
-            Arrival::Answered
-        }));
-    }
-
-    fn score_posted(&mut self, score: PostedScore) -> ScoreAnswer {
-        let PostedScore { prompt: position, index, reward } = score;
-        let Some(prompt) = self.open.get(&position) else {
-            let over = self.delivery.is_settled(position) || self.delivery.is_closed(position);
-            return if over { ScoreAnswer::NotNeeded } else { ScoreAnswer::NotFinished };
-        };
-        let Some(ended) = prompt.sample(index) else {
-            return if prompt.was_cancelled(index) || index >= prompt.bounds().1 {
-                ScoreAnswer::NotNeeded
-            } else {
-                ScoreAnswer::NotFinished
-            };
-        };
-        if prompt.outcome(index).is_resolved() {
-            let same = match &reward {
-                Ok(reward) => ended.reward == Some(*reward),
-                Err(_) => ended.status == RewardStatus::Failed,
-            };
-            return if same { ScoreAnswer::Repeated } else { ScoreAnswer::Conflict(ended.reward, ended.status) };
-        }
-        // A score above the exit is written all the same: it can decide nothing, and the sample must not be asked for again.
-        let needed = ended.finish_reason != FinishReason::Cancelled && index < prompt.bounds().1;
-        let verdict = reward.map_or_else(Verdict::Failed, Verdict::Scored);
-        self.judged(position, index, Judged { verdict, wall_clock_timeouts: 0 });
-        if needed { ScoreAnswer::Taken } else { ScoreAnswer::NotNeeded }
-    }
-
-    fn resolve(
-        &mut self,
-        position: usize,
-        index: u32,
-        outcome: Outcome,
-        reward: Option<f64>,
-        status: RewardStatus,
-        note: Option<String>,
-        timeouts: u32,
-    ) {
-        // A verdict may come after its group has closed below it.
-        let Some(prompt) = self.open.get_mut(&position) else { return };
-        prompt.resolve(index, outcome, reward, status);
-        prompt.timeouts += timeouts;
-        let (job, prompt) = (self.record.key, position as u32);
-        let (outcome, status) = (outcome.code(), status.code());
-        self.context.journal.verdict(VerdictRow { job, prompt, index, outcome, reward, status, note, timeouts });
-        self.settle(position);
     }
 
     /// Cancels what can no longer matter in this prompt, and closes its group if its exit is resolved. Under a budget this may change what
@@ -518,9 +379,9 @@ impl Job<'_> {
     /// The same for one prompt; gives the bounds of its exit.
     fn settle_one(&mut self, position: usize) -> (u32, u32) {
         let Some(prompt) = self.open.get_mut(&position) else { return self.ledger.bounds(position) };
-        for id in prompt.take_beyond() {
-            self.arrivals.push(Box::pin(acknowledged(self.context.engine.cancel(id))));
-        }
+        let beyond = prompt.take_beyond();
+        self.cancel(beyond);
+        let Some(prompt) = self.open.get(&position) else { return self.ledger.bounds(position) };
         let allowance = self.ledger.allowance(position);
         let (earliest, latest) = prompt.bounds();
         let bounds = (earliest.min(allowance.least), latest.min(allowance.most));
@@ -580,23 +441,29 @@ impl Job<'_> {
             self.planner.remove(position);
             self.context.metrics.open_prompts(-1);
             let running = prompt.take_running();
-            self.context.metrics.samples(SampleOutcome::Cancelled, running.len() as u64);
-            for id in running {
-                self.arrivals.push(Box::pin(acknowledged(self.context.engine.cancel(id))));
-            }
+            self.give_up(running);
             self.delivery.skip(position);
         }
         let open: Vec<usize> = self.open.keys().copied().collect();
         open.into_iter().for_each(|position| self.replan(position));
     }
 
+    /// Ends samples that no group will count.
+    fn give_up(&mut self, running: Vec<RequestId>) {
+        self.context.metrics.samples(SampleOutcome::Cancelled, running.len() as u64);
+        self.cancel(running);
+    }
+
+    fn cancel(&mut self, ids: Vec<RequestId>) {
+        for id in ids {
+            self.arrivals.push(Box::pin(acknowledged(self.context.engine.cancel(id))));
+        }
+    }
+
     /// Ends every running sample and waits until their blocks are free.
     async fn drain(&mut self) {
         let running: Vec<RequestId> = self.open.values_mut().flat_map(OpenPrompt::take_running).collect();
-        self.context.metrics.samples(SampleOutcome::Cancelled, running.len() as u64);
-        for id in running {
-            self.arrivals.push(Box::pin(acknowledged(self.context.engine.cancel(id))));
-        }
+        self.give_up(running);
         let until = tokio::time::Instant::now() + DRAIN;
         while self.running > 0 || self.delivery.is_writing() {
             match tokio::time::timeout_at(until, self.arrivals.next()).await {
@@ -610,11 +477,6 @@ impl Job<'_> {
     }
 }
 
-/// What a verifier is asked about a sample.
-pub(super) fn question(job_id: &str, prompt: &PromptSpec, index: u32, text: String) -> Question {
-    Question { job_id: job_id.into(), prompt_id: prompt.id.as_str().into(), index, text, metadata: prompt.metadata.clone() }
-}
-
 fn request(spec: &JobSpec, prompt: &PromptSpec, index: u32) -> SampleRequest {
     SampleRequest {
         prompt: prompt.token_ids.clone(),
@@ -622,22 +484,6 @@ fn request(spec: &JobSpec, prompt: &PromptSpec, index: u32) -> SampleRequest {
         key: StreamKey::new(spec.settings.seed, &prompt.id),
         index,
         stream_tokens: false,
-    }
-}
-
-fn sample_row(job: i64, position: usize, sample: Sample, keep_raw: bool) -> SampleRow {
-    let tokens = sample.token_ids.len() as u32;
-    SampleRow {
-        job,
-        prompt: position as u32,
-        index: sample.index,
-        token_ids: sample.token_ids,
-        logprobs: sample.logprobs,
-        logprobs_raw: keep_raw.then_some(sample.logprobs_raw),
-        text: sample.text,
-        finish_reason: sample.finish_reason.name().to_owned(),
-        stop_match: sample.stop_match.as_ref().and_then(|stop| serde_json::to_string(stop).ok()),
-        weight_versions: vec![(sample.weights_version, 0, tokens)],
     }
 }
 

@@ -11,7 +11,8 @@ use tokio::sync::Semaphore;
 
 use super::job::{self, Context};
 use super::plan::History;
-use super::record::{Ending, JobRecord, JobState};
+use super::progress::JobState;
+use super::record::{Asked, Ending, JobRecord};
 use super::spec::{JobSpec, Origin};
 use super::unix_now;
 use crate::store::{CloseJob, HistoryUpdate, JobState as StoredState, Resume, Store, StoreError};
@@ -68,9 +69,6 @@ pub enum Refusal {
     /// The store takes nothing.
     #[error("the store takes nothing: {0}")]
     Store(String),
-    /// The request's settings do not fit its prompts.
-    #[error("{0}: {1}")]
-    Field(String, String),
 }
 
 impl From<StoreError> for Refusal {
@@ -282,12 +280,15 @@ impl Jobs {
         if record.is_closed() {
             return Ok(());
         }
-        let totals = serde_json::to_string(&record.totals()).unwrap_or_else(|_| "{}".into());
-        let error = Some("ended by its caller after its run had stopped".to_owned());
-        let (job, state) = (record.key, StoredState::Cancelled);
-        self.store.close(CloseJob { job, state, error, totals, closed_unix_s: unix_now(), update_history: None }).await?;
-        record.closed_in_store();
-        Ok(())
+        let Some(spec) = &record.spec else { return Ok(()) };
+        match close(&self.store, spec, record, Ending::Cancelled).await {
+            Ending::Lost(sentence) => Err(Refusal::Store(sentence)),
+            _ => {
+                record.cancelled_in_store();
+                lock(&self.shelf).remove(record);
+                Ok(())
+            }
+        }
     }
 
     /// Open jobs, oldest first.
@@ -334,16 +335,16 @@ async fn run(context: Context, store: Store, places: Arc<Semaphore>, record: Arc
         biased;
         asked = record.asked_to_stop() => Err(asked),
         place = places.acquire() => Ok(place),
-        () = job::deadline(&spec) => Err(super::record::Asked::GoOn),
+        () = job::deadline(&spec) => Err(Asked::GoOn),
     };
     let ending = match &place {
         Ok(_) => {
             context.metrics.job_started(record.start());
             job::run(&context, &spec, &record, resume).await
         }
-        Err(super::record::Asked::Suspend) => Ending::Suspended,
-        Err(super::record::Asked::GoOn) => Ending::Failed("its deadline_s has passed before it had a place among the running jobs".into()),
-        Err(super::record::Asked::Cancel) => Ending::Cancelled,
+        Err(Asked::Suspend) => Ending::Suspended,
+        Err(Asked::GoOn) => Ending::Failed("its deadline_s has passed before it had a place among the running jobs".into()),
+        Err(Asked::Cancel) => Ending::Cancelled,
     };
     let ending = close(&store, &spec, &record, ending).await;
     match &ending {
@@ -369,7 +370,10 @@ async fn close(store: &Store, spec: &JobSpec, record: &JobRecord, ending: Ending
         ids: spec.prompts.iter().map(|prompt| prompt.id.clone()).collect(),
     });
     store.usage(&spec.key, 0, 0, totals.samples_seen, totals.tokens_seen + totals.tokens_discarded);
-    let totals = serde_json::to_string(&totals).unwrap_or_else(|_| "{}".into());
+    let totals = match serde_json::to_string(&totals) {
+        Ok(totals) => totals,
+        Err(error) => return Ending::Lost(format!("the job's statistics cannot be written: {error}")),
+    };
     let job = CloseJob { job: record.key, state, error, totals, closed_unix_s: unix_now(), update_history };
     match store.close(job).await {
         Ok(()) => ending,

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use crate::store::{GroupRow, SampleRow, Store, StoredSample, Verdict, VerdictRow};
+use crate::store::{GroupRow, SampleRow, Store, StoredSample, VerdictRow};
 
 /// A job's journal. Errors are sentences.
 pub trait Journal: Send + Sync {
@@ -83,8 +83,7 @@ impl Journal for MemoryJournal {
 
     fn verdict(&self, row: VerdictRow) {
         if let Some(stored) = self.rows().samples.get_mut(&(row.job, row.prompt, row.index)) {
-            stored.verdict =
-                Some(Verdict { outcome: row.outcome, reward: row.reward, status: row.status, note: row.note, timeouts: row.timeouts });
+            stored.verdict = Some(row.verdict);
         }
     }
 

@@ -143,7 +143,8 @@ pub fn group_json(
             let sample = &stored.sample;
             let ended = state.sample(sample.index)?;
             let outcome = state.outcome(sample.index);
-            Some(SampleOut {
+            let stop_match = sample.stop_match.as_deref().map(serde_json::from_str).transpose();
+            Some(stop_match.map(|stop_match| SampleOut {
                 index: sample.index,
                 token_ids: &sample.token_ids,
                 logprobs: fields.logprobs.then_some(&sample.logprobs),
@@ -154,11 +155,11 @@ pub fn group_json(
                 positive: outcome.counts().then_some(outcome == Outcome::Positive),
                 advantage: advantages.get(&sample.index).copied(),
                 finish_reason: ended.finish_reason,
-                stop_match: sample.stop_match.as_deref().and_then(|stop| serde_json::from_str(stop).ok()),
+                stop_match,
                 weight_versions: spans(sample),
-            })
+            }))
         })
-        .collect();
+        .collect::<Result<_, serde_json::Error>>()?;
     let mixed_versions = samples.iter().flat_map(|s| &s.weight_versions).any(|span| span.version != settings.weights_version);
     serde_json::to_string(&GroupOut {
         prompt_id: &prompt.id,

@@ -188,7 +188,7 @@ impl OpenPrompt {
         if self.bound.t <= least {
             return resolved(self.bound.t).then_some(self.bound);
         }
-        (least == most && resolved(most)).then_some(Exit { t: most, kind: ExitKind::Budget })
+        (least == most && resolved(most)).then_some(self.bound.within(most))
     }
 
     /// What the strategy saw: the samples below `exit`, in index order.

@@ -7,49 +7,17 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::output::RewardStatus;
-use super::plan::Status;
+use super::progress::{JobState, JobView, Progress, Totals};
+use super::scores::{Posted, PostedScore, ScoreAnswer};
 use super::spec::JobSpec;
 use crate::store::{GroupRow, Store, StoredJob};
 
 /// A page of groups ends with the group that reaches so many bytes.
 const PAGE_BYTES: usize = 16 << 20;
-
-/// Where a job stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum JobState {
-    /// Accepted, waits for a place.
-    Queued,
-    /// Sampling.
-    Running,
-    /// Every group is delivered.
-    Done,
-    /// It ended with an error.
-    Failed,
-    /// Its caller ended it.
-    Cancelled,
-}
-
-impl JobState {
-    /// Every state with its name.
-    pub const ALL: [(JobState, &'static str); 5] = [
-        (JobState::Queued, "queued"),
-        (JobState::Running, "running"),
-        (JobState::Done, "done"),
-        (JobState::Failed, "failed"),
-        (JobState::Cancelled, "cancelled"),
-    ];
-
-    /// Whether nothing more will come.
-    pub fn is_over(self) -> bool {
-        matches!(self, JobState::Done | JobState::Failed | JobState::Cancelled)
-    }
-}
 
 /// How a job's run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,86 +30,8 @@ pub enum Ending {
     Cancelled,
     /// The server shuts down: the job stays open in the store and goes on after the next start.
     Suspended,
-    /// The store does not take anything any more. The job stays as the store knows it.
+    /// The store or the engine does not go on. The job stays open, as the store knows it.
     Lost(String),
-}
-
-/// Sums over a job's delivered groups.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Totals {
-    /// Prompts of the job.
-    pub prompts: u64,
-    /// Groups delivered.
-    pub groups: u64,
-    /// Groups that `dapo` dropped: all their rewards were equal, or they failed.
-    pub dropped: u64,
-    /// Of the delivered, resolved.
-    pub resolved: u64,
-    /// Exhausted.
-    pub exhausted: u64,
-    /// Failed, dropped ones included.
-    pub failed: u64,
-    /// With contrast.
-    pub signal: u64,
-    /// Samples that strategies saw.
-    pub samples_seen: u64,
-    /// Of these, positive.
-    pub samples_positive: u64,
-    /// Tokens of the samples seen.
-    pub tokens_seen: u64,
-    /// Tokens drawn above exits (depends on timing).
-    pub tokens_discarded: u64,
-    /// Samples cancelled above exits (depends on timing).
-    pub samples_cancelled: u64,
-    /// Wall-clock deadlines that rewards met. Above 0, the job's groups may not come out the same again.
-    pub wall_clock_timeouts: u64,
-}
-
-impl Totals {
-    /// Counts a prompt's end.
-    pub fn add(&mut self, row: &GroupRow) {
-        let is = |status: Status| u64::from(row.status == status.name());
-        match row.seq {
-            Some(_) => {
-                self.groups += 1;
-                self.resolved += is(Status::Resolved);
-                self.exhausted += is(Status::Exhausted);
-                self.signal += u64::from(row.signal);
-            }
-            None => self.dropped += 1,
-        }
-        // A failed group is no group without contrast, even if `dapo` delivers neither.
-        self.failed += is(Status::Failed);
-        self.wall_clock_timeouts += u64::from(row.timeouts);
-        self.samples_seen += u64::from(row.t);
-        self.samples_positive += u64::from(row.positive);
-        self.tokens_seen += row.tokens_seen;
-    }
-}
-
-/// A job and where it stands.
-#[derive(Debug, Serialize)]
-pub struct JobView<'a> {
-    /// What it was accepted as: `job_id`, `events`, `groups` and the effective settings.
-    #[serde(flatten)]
-    pub header: &'a Map<String, Value>,
-    /// Where it stands.
-    #[serde(flatten)]
-    pub progress: Progress,
-}
-
-/// Where a job stands.
-#[derive(Clone, Debug, Serialize)]
-pub struct Progress {
-    /// Its state.
-    pub state: JobState,
-    /// Why it failed.
-    pub error: Option<String>,
-    /// Whether it went on after a restart on other kernels or another kind of processor: promise 1 does not reach across that.
-    pub numerics_changed: bool,
-    /// Sums over its groups.
-    pub statistics: Totals,
 }
 
 /// What an event of the log is.
@@ -154,35 +44,6 @@ pub enum EventKind {
     /// `{"end": {...}}`
     End,
 }
-
-/// A score that a client posts for a `pull` reward.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PostedScore {
-    /// Position of the prompt in the request.
-    pub prompt: usize,
-    /// The sample.
-    pub index: u32,
-    /// The reward, finite, or why there is none.
-    pub reward: Result<f64, String>,
-}
-
-/// What became of a posted score.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ScoreAnswer {
-    /// It decides the sample.
-    Taken,
-    /// The same score was there already.
-    Repeated,
-    /// The sample can no longer matter: its group is closed, or it was cancelled.
-    NotNeeded,
-    /// Another score was there already.
-    Conflict(Option<f64>, RewardStatus),
-    /// No such sample has finished.
-    NotFinished,
-}
-
-/// Scores on their way to the job's loop; the answers come when they are written down.
-pub type Posted = (Vec<PostedScore>, oneshot::Sender<Vec<ScoreAnswer>>);
 
 /// What a running job is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,7 +99,7 @@ impl JobRecord {
         let settings = serde_json::from_str(&serde_json::to_string(&*spec.settings)?)?;
         let totals = Totals { prompts: spec.prompts.len() as u64, ..Totals::default() };
         let (id, named, digest) = (spec.id.clone(), spec.named, spec.digest.clone());
-        Self::build(id, key, named, digest, settings, Some(spec), store, JobState::Queued, totals)
+        Self::build(id, key, named, digest, settings, Some(spec), store, totals)
     }
 
     /// The record of a job that the store has closed.
@@ -250,11 +111,11 @@ impl JobRecord {
             Stored::Done => Ending::Done,
             Stored::Cancelled => Ending::Cancelled,
             Stored::Failed => Ending::Failed(stored.error.clone().unwrap_or_else(|| "the store does not say why".into())),
-            Stored::Open => Ending::Suspended,
+            Stored::Open => return Err(serde::ser::Error::custom("the job is not closed")),
         };
         let settings = serde_json::from_str(&accepted.settings)?;
         let (id, digest) = (accepted.id.clone(), accepted.digest.clone());
-        let record = Self::build(id, stored.job, accepted.named, digest, settings, None, store, JobState::Queued, totals)?;
+        let record = Self::build(id, stored.job, accepted.named, digest, settings, None, store, totals)?;
         record.log().numerics_changed = accepted.numerics_id.contains(' ');
         record.finish(ending);
         Ok(record)
@@ -268,7 +129,6 @@ impl JobRecord {
         settings: Value,
         spec: Option<Arc<JobSpec>>,
         store: Store,
-        state: JobState,
         totals: Totals,
     ) -> Result<Self, serde_json::Error> {
         let mut head = Map::new();
@@ -284,7 +144,7 @@ impl JobRecord {
         }
         let header = serde_json::to_string(&First { job: &head })?.into();
         let (scores, inbox) = mpsc::unbounded_channel();
-        let log = Log { state, suspended: false, error: None, numerics_changed: false, totals, end: None };
+        let log = Log { state: JobState::Queued, suspended: false, error: None, numerics_changed: false, totals, end: None };
         Ok(JobRecord {
             id,
             key,
@@ -415,12 +275,12 @@ impl JobRecord {
         }
     }
 
-    /// The store has closed it although its run had stopped before.
-    pub fn closed_in_store(&self) {
+    /// The store has closed it as cancelled although its run had stopped before: its log gets the end that it did not have.
+    pub fn cancelled_in_store(&self) {
         let mut log = self.log();
-        (log.state, log.suspended) = (JobState::Cancelled, false);
+        (log.state, log.suspended) = (JobState::Queued, false);
         drop(log);
-        self.changed.send_replace(());
+        self.finish(Ending::Cancelled);
     }
 
     /// Whether the store has closed it, too.

@@ -5,16 +5,17 @@
 
 use std::collections::BTreeMap;
 
-use super::job::{Arrival, Job, question};
+use super::job::{Arrival, Job};
 use super::output::RewardStatus;
 use super::plan::Outcome;
 use super::prompt::Ended;
+use super::verdicts::question;
 use crate::engine::FinishReason;
 use crate::store::{Resume, ResumeSample};
 
 impl Job<'_> {
     /// Takes over what an earlier process left; does nothing for a new job.
-    pub(super) fn restore(&mut self, start: Resume) {
+    pub(super) fn restore(&mut self, start: Resume) -> Result<(), String> {
         for row in &start.groups {
             self.delivery.was_written(row.prompt as usize, row.seq);
             self.was_closed(row.prompt as usize, row.t, row.signal);
@@ -28,14 +29,16 @@ impl Job<'_> {
             self.open_prompt(*position);
             let Some(prompt) = self.open.get_mut(position) else { continue };
             for sample in samples {
-                let Some(finish_reason) = FinishReason::from_name(&sample.finish_reason) else { continue };
+                let unknown =
+                    |what: &str| format!("sample {} of prompt {position} has {what} that this version does not know", sample.index);
+                let finish_reason = FinishReason::from_name(&sample.finish_reason).ok_or_else(|| unknown("an end"))?;
                 let mut ended = Ended::new(finish_reason, sample.tokens);
-                let verdict = sample.verdict.as_ref();
-                let outcome = verdict.and_then(|verdict| Outcome::from_code(verdict.outcome));
-                if let Some(verdict) = verdict {
-                    prompt.timeouts += verdict.timeouts;
+                let mut outcome = None;
+                if let Some(verdict) = &sample.verdict {
+                    outcome = Some(Outcome::from_code(verdict.outcome).ok_or_else(|| unknown("an outcome"))?);
+                    ended.status = RewardStatus::from_code(verdict.status).ok_or_else(|| unknown("a reward status"))?;
                     ended.reward = verdict.reward;
-                    ended.status = RewardStatus::from_code(verdict.status).unwrap_or(RewardStatus::Unscored);
+                    prompt.timeouts += verdict.timeouts;
                 }
                 prompt.restore(sample.index, ended, outcome);
             }
@@ -50,6 +53,7 @@ impl Job<'_> {
         }
         self.skip_unneeded();
         self.deliver();
+        Ok(())
     }
 
     /// Judges a sample that was finished and not judged when the process died.

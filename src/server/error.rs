@@ -87,7 +87,6 @@ impl From<Refusal> for ApiError {
             Refusal::Closing => ApiError::not_ready(refusal.to_string()),
             Refusal::Starting => ApiError::not_ready(refusal.to_string()),
             Refusal::Store(_) => ApiError::not_ready(refusal.to_string()),
-            Refusal::Field(path, problem) => ApiError::field(path, problem),
         }
     }
 }

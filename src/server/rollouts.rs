@@ -16,7 +16,7 @@ use super::json::{Id, Numbers, json, json_text, read_body};
 use super::request::RolloutRequest;
 use super::stream::{Framing, follow};
 use crate::rollout::JobRecord;
-use crate::rollout::record::JobView;
+use crate::rollout::progress::JobView;
 
 /// `POST /v1/rollouts`: 202 with the job, or its stream if the client accepts one.
 pub async fn post(

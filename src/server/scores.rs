@@ -13,8 +13,8 @@ use super::error::ApiError;
 use super::json::{Id, Numbers, json, parse, read_body};
 use crate::field::Object;
 use crate::rollout::JobRecord;
-use crate::rollout::job::MAX_REWARD;
-use crate::rollout::record::{PostedScore, ScoreAnswer};
+use crate::rollout::scores::{PostedScore, ScoreAnswer};
+use crate::rollout::verdicts::MAX_REWARD;
 
 /// Samples of one page.
 const PAGE: usize = 1000;

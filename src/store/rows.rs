@@ -157,16 +157,8 @@ pub struct VerdictRow {
     pub prompt: u32,
     /// The sample's index.
     pub index: u32,
-    /// Outcome code.
-    pub outcome: u8,
-    /// The reward, finite, where there is one.
-    pub reward: Option<f64>,
-    /// Status code.
-    pub status: u8,
-    /// Why it failed.
-    pub note: Option<String>,
-    /// Deadlines that passed on the way.
-    pub timeouts: u32,
+    /// What the verifier said.
+    pub verdict: Verdict,
 }
 
 /// A sample as it comes back.

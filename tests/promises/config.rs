@@ -38,7 +38,7 @@ fn the_default_file_is_the_defaults_key_by_key() {
         names
     };
     assert_eq!(names(&written), names(&defaults), "the file names every key and no other");
-    assert!(names(&defaults).len() >= 39, "{} keys", names(&defaults).len());
+    assert!(names(&defaults).len() >= 44, "{} keys", names(&defaults).len());
     assert_eq!(loaded.sources.len(), names(&defaults).len());
     assert!(loaded.changed().is_empty());
     // A twin: a file with one value changed is told apart.
@@ -112,6 +112,8 @@ fn everything_wrong_names_its_place_and_key() {
         ("[rollout]\nq_min = 0\n".into(), "adaroll.toml:2: rollout.q_min", &[]),
         ("[rollout]\nq_min = nan\n".into(), "adaroll.toml:2: rollout.q_min is NaN", &[]),
         ("[rollout]\nq_min = 2.0\n".into(), "adaroll.toml:2: rollout.q_min is 2", &["0.3 to 0.5"]),
+        ("[reward]\nwebhook_batch = 0\n".into(), "adaroll.toml:2: reward.webhook_batch is 0", &["between 1"]),
+        ("[reward]\nlocal_timeout_s = nan\n".into(), "adaroll.toml:2: reward.local_timeout_s is NaN", &["1 to 86400"]),
         ("[reward]\nwebhook_hosts = [\"http://a/\"]\n".into(), "adaroll.toml:2: reward.webhook_hosts holds", &["without scheme"]),
         ("[reward]\nwebhook_hosts = [\"a\", 3]\n".into(), "adaroll.toml:2: reward.webhook_hosts is", &["list of strings"]),
         ("[store]\npath = \"\"\n".into(), "adaroll.toml:2: store.path is empty", &[":memory:"]),

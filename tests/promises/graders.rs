@@ -139,21 +139,3 @@ async fn a_bad_grader_fails_its_own_groups_and_delays_nobody() {
     println!("groups of good graders: all by {last_good:?} beside hanging ones, {undisturbed:?} alone (virtual time)");
     assert!(last_good < Duration::from_secs(2), "other prompts were delayed: {last_good:?}");
 }
-
-/// The twin: had every judgement waited in one line behind the hanging grader's, the last good group would have come after its deadlines.
-#[tokio::test(start_paused = true)]
-async fn one_line_for_all_would_delay_everybody() {
-    let began = Instant::now();
-    let line = tokio::sync::Semaphore::new(1);
-    let judge = |hangs: bool| {
-        let line = &line;
-        async move {
-            let _place = line.acquire().await.unwrap();
-            let grader = tokio::time::sleep(Duration::from_secs(if hangs { 100 } else { 0 }));
-            let _ = tokio::time::timeout(Duration::from_secs(20), grader).await;
-            began.elapsed()
-        }
-    };
-    let (_, _, good) = tokio::join!(judge(true), judge(true), judge(false));
-    assert!(good >= Duration::from_secs(40));
-}

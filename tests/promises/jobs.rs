@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use adaroll::rollout::Width;
+use adaroll::rollout::{JobState, Width};
 use adaroll::server::Options;
 use adaroll::store::{Store, StoreError, StorePath};
 use serde_json::{Value, json};
@@ -201,6 +201,38 @@ async fn a_server_goes_on_where_another_one_stopped() {
         assert_eq!(kit.seen.in_flight.load(Ordering::SeqCst), 0, "a shutdown leaves nothing in the engine");
     }
     panic!("the job did not finish in 20 lives: {delivered} groups");
+}
+
+/// A job that was posted and left has no connection that would keep the server up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_gives_a_job_without_connections_its_time() {
+    let mut kit = Kit::start(Manner { delay: Duration::from_millis(40), ..manner(9) }).await;
+    kit.post(&job(6, json!({"job_id": "left"}))).await;
+    let record = kit.state.jobs.find("left").unwrap().unwrap();
+    kit.client = crate::server_kit::client();
+    kit.stop();
+    tokio::time::timeout(Duration::from_secs(20), kit.served.take().unwrap()).await.unwrap().unwrap().unwrap();
+    assert_eq!((record.state(), record.totals().groups), (JobState::Done, 6), "it was not cut off");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_lost_its_engine_stays_open_on_disk_and_can_be_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = StorePath::File(dir.path().join("jobs.db"));
+    let kit = Kit::over(Manner { delay: Duration::from_millis(300), ..manner(10) }, Options::default(), Store::open(&path).unwrap()).await;
+    kit.post(&job(4, json!({"job_id": "lost"}))).await;
+    kit.seen.stopped.store(true, Ordering::SeqCst);
+    let record = kit.state.jobs.find("lost").unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(10), record.over()).await.unwrap();
+    let stream = || async { kit.client.get(format!("{}/v1/rollouts/lost/events", kit.url)).send().await.unwrap().text().await.unwrap() };
+    assert!(!stream().await.contains("\"end\""), "its log has no end while it can go on");
+    assert_eq!(kit.state.jobs.store().open_jobs().unwrap().len(), 1);
+    let answer = kit.client.delete(format!("{}/v1/rollouts/lost", kit.url)).send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.json::<Value>().await.unwrap()["state"].clone()), (200, json!("cancelled")));
+    assert!(kit.state.jobs.store().open_jobs().unwrap().is_empty(), "and a restart does not take it up");
+    let ended = tokio::time::timeout(Duration::from_secs(5), stream()).await.expect("a reader of an ended job is not kept waiting");
+    assert_eq!(Streamed::read(&ended).end["state"], "cancelled");
+    assert_eq!(record.state(), JobState::Cancelled);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -179,7 +179,6 @@ fn the_first_groups_with_signal_by_request_order_are_kept() {
                 let needed = needed_by_hand(&groups, prompt, wanted);
                 assert!((state.needed_probability(prompt) - needed).abs() < 1e-12, "{groups:?}: {needed}");
             }
-            assert_eq!(state.done(), (0..prompts).all(|p| state.place(p) != Place::Unknown), "{groups:?}");
         }
         let kept: Vec<usize> = (0..prompts).filter(|p| state.place(*p) == Place::Kept).collect();
         let mut first: Vec<usize> = order.iter().copied().filter(|p| signal[*p]).take(wanted).collect();

@@ -229,8 +229,6 @@ fn the_history_is_a_baseline_and_falls_back_to_the_plan() {
     close(&history.of(&TWO_OF_EACH), [0.75, -0.25, -0.25, 0.75]);
     close(&history.of(&Observed { history: Some(History { n: 0.0, s: 0.0 }), ..TWO_OF_EACH }), [0.75, -0.25, -0.25, 0.75]);
     close(&history.of(&Observed { history: Some(History { n: 10.0, s: 4.0 }), ..TWO_OF_EACH }), [0.6, -0.4, -0.4, 0.6]);
-    let updated = History { n: 10.0, s: 4.0 }.updated(0.9, 5.0, 3.0);
-    assert!((updated.n - 14.0).abs() < 1e-12 && (updated.s - 6.6).abs() < 1e-12);
 }
 
 /// Rewards need not be 0 or 1, and no reward may make an advantage that is not a number.

@@ -9,7 +9,8 @@ mod size;
 use std::path::{Path, PathBuf};
 
 use adaroll::store::{
-    CloseJob, GroupRow, HistoryUpdate, JobState, NewJob, SampleRow, Store, StoreError, StorePath, StoreReader, VerdictRow, lock_path,
+    CloseJob, GroupRow, HistoryUpdate, JobState, NewJob, SampleRow, Store, StoreError, StorePath, StoreReader, Verdict, VerdictRow,
+    lock_path,
 };
 use tempfile::TempDir;
 
@@ -47,7 +48,8 @@ fn sample(job: i64, prompt: u32, index: u32) -> SampleRow {
 }
 
 fn verdict(job: i64, prompt: u32, index: u32, reward: Option<f64>) -> VerdictRow {
-    VerdictRow { job, prompt, index, outcome: 1, reward, status: 2, note: Some("why".into()), timeouts: 3 }
+    let verdict = Verdict { outcome: 1, reward, status: 2, note: Some("why".into()), timeouts: 3 };
+    VerdictRow { job, prompt, index, verdict }
 }
 
 fn group(job: i64, prompt: u32, seq: Option<u64>) -> GroupRow {

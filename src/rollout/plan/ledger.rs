@@ -113,20 +113,12 @@ pub struct Wanted {
     groups: Vec<Option<bool>>,
     resolved: Prefix,
     informative: Prefix,
-    /// The first prompt whose group is not resolved.
-    first_open: usize,
 }
 
 impl Wanted {
     /// Nothing is known yet.
     pub fn new(groups_wanted: u32, prompts: usize) -> Self {
-        Wanted {
-            groups_wanted,
-            groups: vec![None; prompts],
-            resolved: Prefix::new(prompts),
-            informative: Prefix::new(prompts),
-            first_open: 0,
-        }
+        Wanted { groups_wanted, groups: vec![None; prompts], resolved: Prefix::new(prompts), informative: Prefix::new(prompts) }
     }
 
     /// Records a resolved group; the first word stands.
@@ -137,9 +129,6 @@ impl Wanted {
         self.groups[prompt] = Some(informative);
         self.resolved.add(prompt, 1);
         self.informative.add(prompt, i64::from(informative));
-        while self.groups.get(self.first_open).is_some_and(Option::is_some) {
-            self.first_open += 1;
-        }
     }
 
     /// What becomes of the group of `prompt`, as far as it follows from what is known.
@@ -183,11 +172,6 @@ impl Wanted {
             }
         }
         few / total
-    }
-
-    /// Whether every group's place is known.
-    pub fn done(&self) -> bool {
-        self.first_open == self.groups.len() || self.place(self.first_open) == Place::Unneeded
     }
 
     /// Of the groups before `prompt`: how many have signal, and how many are open.

@@ -112,12 +112,6 @@ pub struct History {
 }
 
 impl History {
-    /// The history after a job that counted `n` outcomes, `s` of them positive.
-    #[must_use]
-    pub fn updated(self, decay: f64, n: f64, s: f64) -> Self {
-        History { n: decay * self.n + n, s: decay * self.s + s }
-    }
-
     /// The pass rate, if anything was counted.
     pub fn pass_rate(self) -> Option<f64> {
         (self.n > 0.0).then(|| self.s / self.n)
