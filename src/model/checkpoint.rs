@@ -10,6 +10,7 @@ use super::error::ModelError;
 use super::files;
 use super::safetensors_file::{SafetensorsFile, UniqueMap};
 use super::tensor_view::TensorView;
+use super::weights::TensorSource;
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -94,14 +95,6 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// A tensor of the model by its Hugging Face name.
-    pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
-        match self.by_name.get(name) {
-            Some(&file) => self.files[file].tensor(name),
-            None => Err(ModelError::tensor(&self.dir, name, "is not part of this model; ModelConfig::tensors lists those that are")),
-        }
-    }
-
     /// All tensors of the model, in the order of [`ModelConfig::tensors`].
     pub fn tensors(&self) -> impl Iterator<Item = Result<TensorView<'_>, ModelError>> {
         self.places.iter().map(|(name, file)| self.files[*file].tensor(name))
@@ -123,6 +116,15 @@ impl Checkpoint {
             }
         }
         Ok(())
+    }
+}
+
+impl TensorSource for Checkpoint {
+    fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
+        match self.by_name.get(name) {
+            Some(&file) => self.files[file].tensor(name),
+            None => Err(ModelError::tensor(&self.dir, name, "is not part of this model; ModelConfig::tensors lists those that are")),
+        }
     }
 }
 

@@ -29,3 +29,4 @@ pub use loaded::{LoadError, Model};
 pub use safetensors_file::SafetensorsFile;
 pub use tensor_view::{Dtype, TensorView};
 pub use text::ModelText;
+pub use weights::{TensorSource, Weights};

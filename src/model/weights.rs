@@ -1,6 +1,5 @@
-//! A checkpoint's tensors, packed once for a backend.
+//! A model's tensors, packed once for a backend.
 
-use super::checkpoint::Checkpoint;
 use super::config::ModelConfig;
 use super::error::ModelError;
 use super::tensor_view::TensorView;
@@ -38,22 +37,28 @@ pub struct Weights<O: Ops> {
     pub head: Option<O::Matrix>,
 }
 
+/// Where a model's tensors come from: a checkpoint's files, a push of new weights, or the trainer's memory.
+pub trait TensorSource {
+    /// The tensor of this Hugging Face name, one of [`ModelConfig::tensors`].
+    fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError>;
+}
+
 /// Heads of a configuration.
 pub fn heads(config: &ModelConfig) -> Heads {
     Heads { query: config.num_heads, kv: config.num_kv_heads, dim: config.head_dim }
 }
 
 impl<O: Ops> Weights<O> {
-    /// Packs a verified checkpoint. `progress` is called with (layers done, layers in all).
+    /// Packs verified tensors. `progress` is called with (layers done, layers in all).
     pub fn load(
         ops: &O,
         config: &ModelConfig,
-        checkpoint: &Checkpoint,
+        source: &dyn TensorSource,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<Self, ModelError> {
         let mut layers = Vec::with_capacity(config.num_layers);
         for i in 0..config.num_layers {
-            let t = |name: &str| checkpoint.tensor(&format!("model.layers.{i}.{name}"));
+            let t = |name: &str| source.tensor(&format!("model.layers.{i}.{name}"));
             let vector = |name: &str| -> Result<O::Vector, ModelError> { Ok(ops.vector(&[t(name)?])) };
             let matrix = |names: &[&str]| -> Result<O::Matrix, ModelError> {
                 let slabs: Vec<TensorView<'_>> = names.iter().map(|n| t(n)).collect::<Result<_, _>>()?;
@@ -78,12 +83,12 @@ impl<O: Ops> Weights<O> {
             progress(i + 1, config.num_layers);
         }
         Ok(Weights {
-            embed: ops.matrix(&[checkpoint.tensor("model.embed_tokens.weight")?]),
+            embed: ops.matrix(&[source.tensor("model.embed_tokens.weight")?]),
             layers,
-            norm: ops.vector(&[checkpoint.tensor("model.norm.weight")?]),
+            norm: ops.vector(&[source.tensor("model.norm.weight")?]),
             head: match config.tie_word_embeddings {
                 true => None,
-                false => Some(ops.matrix(&[checkpoint.tensor("lm_head.weight")?])),
+                false => Some(ops.matrix(&[source.tensor("lm_head.weight")?])),
             },
         })
     }

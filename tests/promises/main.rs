@@ -39,6 +39,7 @@ mod sampling_runs;
 mod schedule;
 mod serve_command;
 mod server_kit;
+mod slots;
 mod smollm2;
 mod store;
 mod templates;

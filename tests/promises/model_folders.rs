@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use adaroll::commands::inspect::{Stored, inspect};
-use adaroll::model::{Architecture, Checkpoint, Dtype, Llama3Scaling, ModelConfig, RopeConfig, SafetensorsFile, TensorView};
+use adaroll::model::{Architecture, Checkpoint, Dtype, Llama3Scaling, ModelConfig, RopeConfig, SafetensorsFile, TensorSource, TensorView};
 use half::{bf16, f16};
 use proptest::prelude::*;
 use serde_json::{Value, json};

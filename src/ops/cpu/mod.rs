@@ -10,9 +10,9 @@ mod isa;
 mod kv;
 mod lanes;
 pub mod limits;
-pub(crate) mod math;
+pub mod math;
 mod matrix;
-mod pool;
+pub mod pool;
 mod sample;
 mod tensor;
 

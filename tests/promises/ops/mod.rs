@@ -4,4 +4,6 @@
 mod attention;
 mod copies;
 mod linear;
+mod math;
+mod pool;
 mod rows;
