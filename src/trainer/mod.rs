@@ -1,0 +1,3 @@
+//! The trainer: groups in, new weights out.
+
+pub mod optimizer;
