@@ -40,7 +40,7 @@ impl Lora {
         if lora.targets.is_empty() {
             return Err(format!("lora.targets names no projection of this model: {:?}; use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj", settings.targets));
         }
-        Ok((lora, Params::new(entries)))
+        Ok((lora, Params::of(entries)))
     }
 
     /// `into` becomes `base + s B A`; `into` has the shapes of `base`.
