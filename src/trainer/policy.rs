@@ -48,6 +48,8 @@ pub struct Policy {
     dir: PathBuf,
     /// Backend and kernels.
     pub numerics_id: String,
+    /// Threads.
+    pub threads: usize,
 }
 
 struct Adapters {
@@ -91,6 +93,7 @@ impl Policy {
             dir,
             config,
             numerics_id,
+            threads,
         };
         policy.serve()?;
         Ok(policy)
@@ -119,8 +122,9 @@ impl Policy {
         (&mut self.training, &mut self.gradients)
     }
 
-    /// Clips the gradients, takes an optimizer step, and serves the new weights. Gives the norm before the clip.
-    pub fn update(&mut self, lr: f64) -> Result<f64, ModelError> {
+    /// Clips the gradients, takes an optimizer step, and serves the new weights. Gives the norm before the clip; nothing where it is not
+    /// finite, and then nothing has changed.
+    pub fn update(&mut self, lr: f64) -> Result<Option<f64>, ModelError> {
         let gradients = match &mut self.adapters {
             None => &mut self.gradients,
             Some(a) => {
@@ -129,9 +133,17 @@ impl Policy {
             }
         };
         let norm = clip_global_norm(self.training.ops(), gradients, self.clip_norm);
+        if !norm.is_finite() {
+            return Ok(None);
+        }
         self.optimizer.step(self.training.ops(), &mut self.trained, gradients, lr);
         self.serve()?;
-        Ok(norm)
+        Ok(Some(norm))
+    }
+
+    /// The type of the serving weights.
+    pub fn dtype(&self) -> Dtype {
+        self.serving.dtype()
     }
 
     /// The serving weights as one safetensors file: what is pushed.
