@@ -17,6 +17,7 @@ mod hooked_ops;
 mod identity;
 mod jobs;
 mod load;
+mod losses;
 mod main_job;
 mod model_folders;
 mod naive_ops;
