@@ -13,7 +13,7 @@ use half::{bf16, f16};
 
 use crate::model::forward::{Forward, rope_frequencies};
 use crate::model::weights::{Weights, heads};
-use crate::model::{Checkpoint, Dtype, ModelConfig, ModelError, SafetensorsFile};
+use crate::model::{Checkpoint, Dtype, ModelConfig, ModelError, SafetensorsFile, TensorSource};
 use crate::ops::cpu::{CpuOps, Isa};
 use crate::ops::{BLOCK_TOKENS, Batch, Ops, Segment};
 

@@ -1,7 +1,7 @@
-//! The forward pass: one flat list of calls for every architecture and every use (prefill, decode, scoring, and later training).
+//! The forward pass: one flat list of calls for every architecture and every use (prefill, decode, scoring, training).
 
 use super::config::{ModelConfig, RopeConfig};
-use super::weights::{Weights, heads};
+use super::weights::{Layer, Weights, heads};
 use crate::ops::{Batch, Heads, Ops};
 
 /// Activations of one step, allocated once for the largest step.
@@ -69,25 +69,9 @@ impl<O: Ops> Forward<O> {
         ops.rope_angles(&batch.positions, frequencies, angles);
         ops.embed(&w.embed, &batch.tokens, x);
         for (i, layer) in w.layers.iter().enumerate() {
-            match i {
-                0 => ops.rmsnorm(x, &layer.attention_norm, eps, h),
-                _ => ops.add_rmsnorm(x, y, &layer.attention_norm, eps, h),
-            }
-            ops.linear(h, &layer.qkv, qkv);
-            if let Some(bias) = &layer.qkv_bias {
-                ops.add_bias(qkv, bias);
-            }
-            if let Some((q, k)) = &layer.qk_norm {
-                ops.qk_norm(qkv, heads, q, k, eps);
-            }
-            ops.rope(qkv, heads, angles);
-            ops.kv_write(qkv, heads, i, &batch.slots, cache);
-            ops.attention(qkv, heads, i, batch, cache, attended);
-            ops.linear(attended, &layer.out, y);
-            ops.add_rmsnorm(x, y, &layer.mlp_norm, eps, h);
-            ops.linear(h, &layer.gate_up, gate_up);
-            ops.swiglu(gate_up, act);
-            ops.linear(act, &layer.down, y);
+            let step = Step { heads, eps, angles, batch, first: i == 0, cached: i };
+            attend(ops, layer, &step, Attend { x, y, h, qkv, attended }, cache, |_, _| {});
+            feed_forward(ops, layer, &step, FeedForward { x, y, h, gate_up, act });
         }
         ops.add(x, y);
         ops.gather_rows(x, &batch.logit_rows, last);
@@ -112,6 +96,77 @@ impl<O: Ops> Forward<O> {
     pub fn logits(&self) -> &O::Tensor {
         &self.logits
     }
+}
+
+/// What the calls of a layer share.
+pub(super) struct Step<'a, O: Ops> {
+    pub(super) heads: Heads,
+    pub(super) eps: f32,
+    /// Cosines and sines of the rows, `[rows, head_dim]`.
+    pub(super) angles: &'a O::Tensor,
+    pub(super) batch: &'a Batch,
+    /// No layer stands before this one.
+    pub(super) first: bool,
+    /// Layer of the cache that holds this layer's keys and values.
+    pub(super) cached: usize,
+}
+
+/// Buffers of a layer's attention. The residual stream `x` still lacks `y`, the output of the block before, when the first norm adds it;
+/// afterwards `y` is the output of this block.
+pub(super) struct Attend<'a, O: Ops> {
+    pub(super) x: &'a mut O::Tensor,
+    pub(super) y: &'a mut O::Tensor,
+    pub(super) h: &'a mut O::Tensor,
+    pub(super) qkv: &'a mut O::Tensor,
+    pub(super) attended: &'a mut O::Tensor,
+}
+
+/// Buffers of a layer's feed-forward part; `x` and `y` as in [`Attend`].
+pub(super) struct FeedForward<'a, O: Ops> {
+    pub(super) x: &'a mut O::Tensor,
+    pub(super) y: &'a mut O::Tensor,
+    pub(super) h: &'a mut O::Tensor,
+    pub(super) gate_up: &'a mut O::Tensor,
+    pub(super) act: &'a mut O::Tensor,
+}
+
+/// Attention of one layer: the one list of calls for sampling, scoring and training. `raw` is shown the projections before their norms
+/// replace them, in models that norm heads.
+pub(super) fn attend<O: Ops>(
+    ops: &mut O,
+    layer: &Layer<O>,
+    step: &Step<'_, O>,
+    buffers: Attend<'_, O>,
+    cache: &mut O::KvCache,
+    raw: impl FnOnce(&mut O, &O::Tensor),
+) {
+    let Step { heads, eps, angles, batch, first, cached } = *step;
+    let Attend { x, y, h, qkv, attended } = buffers;
+    match first {
+        true => ops.rmsnorm(x, &layer.attention_norm, eps, h),
+        false => ops.add_rmsnorm(x, y, &layer.attention_norm, eps, h),
+    }
+    ops.linear(h, &layer.qkv, qkv);
+    if let Some(bias) = &layer.qkv_bias {
+        ops.add_bias(qkv, bias);
+    }
+    if let Some((q, k)) = &layer.qk_norm {
+        raw(ops, qkv);
+        ops.qk_norm(qkv, heads, q, k, eps);
+    }
+    ops.rope(qkv, heads, angles);
+    ops.kv_write(qkv, heads, cached, &batch.slots, cache);
+    ops.attention(qkv, heads, cached, batch, cache, attended);
+    ops.linear(attended, &layer.out, y);
+}
+
+/// The feed-forward part of one layer.
+pub(super) fn feed_forward<O: Ops>(ops: &mut O, layer: &Layer<O>, step: &Step<'_, O>, buffers: FeedForward<'_, O>) {
+    let FeedForward { x, y, h, gate_up, act } = buffers;
+    ops.add_rmsnorm(x, y, &layer.mlp_norm, step.eps, h);
+    ops.linear(h, &layer.gate_up, gate_up);
+    ops.swiglu(gate_up, act);
+    ops.linear(act, &layer.down, y);
 }
 
 /// Frequencies of the pairs of a head, in f32 and in the order in which Hugging Face computes them (`ROPE_INIT_FUNCTIONS`, default and llama3).

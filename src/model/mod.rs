@@ -1,9 +1,11 @@
-//! What a model is: a Hugging Face folder read, checked and named; its text side; and its one forward pass.
+//! What a model is: a Hugging Face folder read, checked and named; its text side; its one forward pass, and the way back.
 //!
 //! `config` turns config.json into [`ModelConfig`], which alone decides which tensors a checkpoint must hold; `checkpoint` maps the
-//! safetensors files and hands out exactly those tensors; `weights` packs them for a backend and `forward` runs them. Text becomes token ids
+//! safetensors files and hands out exactly those tensors; `weights` packs them for a backend and `forward` runs them. A trainer holds them as
+//! `params` and gets their gradients from `backward`. Text becomes token ids
 //! in `chat`, `template` and `tokenizer`. Whatever is not supported is refused with a sentence that says where, what and what to do.
 
+pub mod backward;
 pub mod chat;
 pub mod checkpoint;
 pub mod config;
@@ -12,6 +14,7 @@ pub mod error;
 pub(crate) mod files;
 pub mod forward;
 pub mod loaded;
+pub mod params;
 pub mod safetensors_file;
 pub mod safetensors_writer;
 pub mod shield;
@@ -27,6 +30,7 @@ pub use checkpoint::Checkpoint;
 pub use config::{Architecture, Llama3Scaling, ModelConfig, RopeConfig};
 pub use error::ModelError;
 pub use loaded::{LoadError, Model};
+pub use params::{Param, Params, Rounded};
 pub use safetensors_file::SafetensorsFile;
 pub use safetensors_writer::write_safetensors;
 pub use tensor_view::{Dtype, TensorView};

@@ -3,7 +3,7 @@
 use super::config::ModelConfig;
 use super::error::ModelError;
 use super::tensor_view::TensorView;
-use crate::ops::{Heads, Ops};
+use crate::ops::{Heads, Ops, TrainOps};
 
 /// One transformer layer.
 pub struct Layer<O: Ops> {
@@ -91,6 +91,36 @@ impl<O: Ops> Weights<O> {
                 false => Some(ops.matrix(&[source.tensor("lm_head.weight")?])),
             },
         })
+    }
+}
+
+impl<O: TrainOps> Weights<O> {
+    /// Packs other tensors of the same model in the memory of these.
+    pub fn update(&mut self, ops: &mut O, source: &dyn TensorSource) -> Result<(), ModelError> {
+        for (i, layer) in self.layers.iter_mut().enumerate() {
+            let names = |names: &[&str]| -> Result<Vec<TensorView<'_>>, ModelError> {
+                names.iter().map(|name| source.tensor(&format!("model.layers.{i}.{name}"))).collect()
+            };
+            layer.attention_norm = ops.vector(&names(&["input_layernorm.weight"])?);
+            ops.repack(&mut layer.qkv, &names(&["self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"])?);
+            if let Some(bias) = &mut layer.qkv_bias {
+                *bias = ops.vector(&names(&["self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"])?);
+            }
+            if let Some((q, k)) = &mut layer.qk_norm {
+                *q = ops.vector(&names(&["self_attn.q_norm.weight"])?);
+                *k = ops.vector(&names(&["self_attn.k_norm.weight"])?);
+            }
+            ops.repack(&mut layer.out, &names(&["self_attn.o_proj.weight"])?);
+            layer.mlp_norm = ops.vector(&names(&["post_attention_layernorm.weight"])?);
+            ops.repack(&mut layer.gate_up, &names(&["mlp.gate_proj.weight", "mlp.up_proj.weight"])?);
+            ops.repack(&mut layer.down, &names(&["mlp.down_proj.weight"])?);
+        }
+        ops.repack(&mut self.embed, &[source.tensor("model.embed_tokens.weight")?]);
+        self.norm = ops.vector(&[source.tensor("model.norm.weight")?]);
+        if let Some(head) = &mut self.head {
+            ops.repack(head, &[source.tensor("lm_head.weight")?]);
+        }
+        Ok(())
     }
 }
 

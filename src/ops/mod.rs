@@ -4,10 +4,12 @@
 //! What every backend promises: the bits of a row depend on that row alone (its inputs and its length), never on the number of
 //! rows beside it, on how a sequence was cut into chunks, or on the number of threads. Each entry says how it reduces.
 
+pub mod backward;
 pub mod cpu;
 pub mod philox;
 
 use crate::model::TensorView;
+pub use backward::TrainOps;
 
 /// Tokens in one KV block.
 pub const BLOCK_TOKENS: usize = 16;

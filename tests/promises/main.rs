@@ -48,4 +48,5 @@ mod text_cases;
 mod timing;
 mod tiny_model;
 mod tiny_tokenizers;
+mod training;
 mod width;

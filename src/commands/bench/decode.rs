@@ -10,7 +10,7 @@ use crate::commands::generate::{Request, generate};
 use crate::commands::open::{EngineOptions, Opened, open};
 use crate::engine::{Engine, EngineSettings, SamplingParams, SubmitError};
 use crate::model::weights::matrix_parameters;
-use crate::model::{Dtype, LoadError, ModelConfig};
+use crate::model::{Dtype, LoadError, ModelConfig, TensorSource};
 use crate::ops::cpu::limits::{Ceilings, measure};
 
 /// The workload.

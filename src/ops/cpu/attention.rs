@@ -62,7 +62,7 @@ fn softmax_body(scores: &mut [f32], len: usize, scale: f32) -> f32 {
 }
 per_isa! {
     /// Replaces `scores[..len]` by `exp(scale * score - max)` and the rest (up to a multiple of 16) by 0; returns the sum.
-    fn softmax_row(scores: &mut [f32], len: usize, scale: f32) -> f32 = softmax_body
+    pub(super) fn softmax_row(scores: &mut [f32], len: usize, scale: f32) -> f32 = softmax_body
 }
 
 /// One tile and one KV head.

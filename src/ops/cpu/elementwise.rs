@@ -5,7 +5,7 @@ use super::math::{exp, tree_sum};
 
 /// Sum of squares: element i in lane i mod 16, FMA in ascending order, then the tree.
 #[inline(always)]
-fn sum_of_squares(x: &[f32]) -> f32 {
+pub(super) fn sum_of_squares(x: &[f32]) -> f32 {
     let mut lanes = [0f32; 16];
     let (whole, rest) = x.as_chunks::<16>();
     for chunk in whole {

@@ -95,7 +95,7 @@ macro_rules! task_for {
         /// As for [`tile`].
         #[inline(never)]
         #[cfg_attr(target_arch = "x86_64", target_feature(enable = $feature))]
-        unsafe fn $tile<W: Weight, const MR: usize, const NP: usize>(
+        pub(super) unsafe fn $tile<W: Weight, const MR: usize, const NP: usize>(
             a: *const f32, lda: usize, w: [*const W; NP], k: usize, c: *mut f32, ldc: usize, fresh: bool,
         ) {
             // SAFETY: the caller guarantees the extents; the features are enabled.

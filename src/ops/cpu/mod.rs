@@ -4,6 +4,7 @@
 //! tree, transcendental functions are the project's own. Scalar, AVX2 and AVX-512 instances give the same bits, with any number of threads.
 
 mod attention;
+mod backward;
 mod elementwise;
 mod gemm;
 mod isa;
@@ -37,6 +38,7 @@ pub struct CpuOps {
     isa: Isa,
     pool: Pool,
     attention: Vec<attention::Scratch>,
+    attention_backward: Vec<backward::attention::Scratch>,
     sampling: Vec<sample::Scratch>,
 }
 
@@ -51,8 +53,7 @@ impl CpuOps {
         assert!(Isa::available().contains(&isa), "{isa} is not available on this machine");
         let pool = Pool::new(threads)?;
         let n = pool.threads();
-        let scratch = || (0..n).map(|_| Default::default()).collect();
-        Ok(CpuOps { isa, attention: scratch(), sampling: (0..n).map(|_| Default::default()).collect(), pool })
+        Ok(CpuOps { isa, attention: one_each(n), attention_backward: one_each(n), sampling: one_each(n), pool })
     }
 
     /// The instruction set in use.
@@ -73,6 +74,11 @@ impl CpuOps {
             }
         });
     }
+}
+
+/// Working memory of `n` threads.
+fn one_each<T: Default>(n: usize) -> Vec<T> {
+    (0..n).map(|_| T::default()).collect()
 }
 
 /// Mutable rows of a tensor for tasks that each take their own.
@@ -272,12 +278,12 @@ impl Ops for CpuOps {
 }
 
 /// Fills `out` with `item(i)` for every `i`, one scratch a thread.
-fn per_item(
+fn per_item<T: Copy>(
     pool: &mut Pool,
     scratch: &mut [sample::Scratch],
     n: usize,
-    out: &mut Vec<Result<Drawn, NonFinite>>,
-    item: &(dyn Fn(usize, &mut sample::Scratch) -> Result<Drawn, NonFinite> + Sync),
+    out: &mut Vec<Result<T, NonFinite>>,
+    item: &(dyn Fn(usize, &mut sample::Scratch) -> Result<T, NonFinite> + Sync),
 ) {
     out.clear();
     out.resize(n, Err(NonFinite));

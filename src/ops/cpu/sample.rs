@@ -15,9 +15,9 @@ pub(super) struct Scratch {
 
 /// Largest value of a row and the logarithm of the sum of `exp(value - max)`.
 #[derive(Clone, Copy)]
-struct Norm {
-    max: f32,
-    ln_sum: f32,
+pub(super) struct Norm {
+    pub(super) max: f32,
+    pub(super) ln_sum: f32,
 }
 
 impl Norm {
@@ -270,15 +270,28 @@ fn finite(token: u32, logprob: f32, logprob_raw: f32) -> Result<Drawn, NonFinite
 
 /// Log-probabilities of a token that is already there, at a temperature without filters.
 pub(super) fn logprob_of(isa: Isa, row: &[f32], token: u32, temperature: f32, scratch: &mut Scratch) -> Result<Drawn, NonFinite> {
+    logprob_and_norm(isa, row, token, temperature, scratch).map(|(drawn, _)| drawn)
+}
+
+/// The same, and the norm at the temperature.
+pub(super) fn logprob_and_norm(
+    isa: Isa,
+    row: &[f32],
+    token: u32,
+    temperature: f32,
+    scratch: &mut Scratch,
+) -> Result<(Drawn, Norm), NonFinite> {
     if !all_finite(isa, row) {
         return Err(NonFinite);
     }
-    let logprob_raw = norm(isa, row).logprob(row[token as usize]);
+    let raw = norm(isa, row);
+    let logprob_raw = raw.logprob(row[token as usize]);
     if temperature == 1.0 || temperature == 0.0 {
-        return finite(token, logprob_raw, logprob_raw);
+        return Ok((finite(token, logprob_raw, logprob_raw)?, raw));
     }
     scratch.scaled.resize(row.len(), 0.0);
     divide(isa, row, temperature, &mut scratch.scaled);
-    let logprob = norm(isa, &scratch.scaled).logprob(scratch.scaled[token as usize]);
-    finite(token, logprob, logprob_raw)
+    let scaled = norm(isa, &scratch.scaled);
+    let logprob = scaled.logprob(scratch.scaled[token as usize]);
+    Ok((finite(token, logprob, logprob_raw)?, scaled))
 }
