@@ -60,7 +60,8 @@ impl Data {
         let mut ids = std::collections::HashMap::new();
         for (i, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
             let at = Some(i + 1);
-            let value: Map<String, Value> = serde_json::from_str(text).map_err(|e| fail(at, format!("is no JSON object ({e}); correct or remove it")))?;
+            let value: Map<String, Value> =
+                serde_json::from_str(text).map_err(|e| fail(at, format!("is no JSON object ({e}); correct or remove it")))?;
             let line = read_line(value, lines.len()).map_err(|problem| fail(at, problem))?;
             if let Some(first) = ids.insert(line.id.clone(), i + 1) {
                 return Err(fail(at, format!("has the id {:?} of line {first}; ids must differ, or leave them out", line.id)));

@@ -57,7 +57,10 @@ pub fn exact(policy: &mut Policy, data: &Data, micro_batch_tokens: usize) -> Res
     let mut rows = Vec::with_capacity(data.lines().len());
     for line in data.lines() {
         let (Some(prompt), Some(answer)) = (&line.token_ids, &line.answer_ids) else {
-            return Err(EvalError::Data(format!("problem {:?} has no `token_ids` and `answer_ids`, which eval.kind \"exact\" needs", line.id)));
+            return Err(EvalError::Data(format!(
+                "problem {:?} has no `token_ids` and `answer_ids`, which eval.kind \"exact\" needs",
+                line.id
+            )));
         };
         if prompt.is_empty() || answer.is_empty() {
             return Err(EvalError::Data(format!("problem {:?} has an empty prompt or answer", line.id)));
@@ -99,7 +102,14 @@ pub fn put_exact(policy: &mut Policy, data: &Data, settings: &Settings, numbers:
 }
 
 /// Puts sampled pass@1 and pass@k of weights `version`.
-pub async fn put_sampled(server: &Server, data: &Data, settings: &Settings, step: u64, version: u64, numbers: &mut Numbers) -> Result<(), EvalError> {
+pub async fn put_sampled(
+    server: &Server,
+    data: &Data,
+    settings: &Settings,
+    step: u64,
+    version: u64,
+    numbers: &mut Numbers,
+) -> Result<(), EvalError> {
     let n = settings.eval.samples.max(2);
     let mut sampling = settings.rollout.sampling.clone();
     if settings.eval.max_tokens > 0 {

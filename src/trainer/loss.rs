@@ -149,7 +149,9 @@ impl LossSettings {
         match self.mismatch {
             Mismatch::None => Ok(()),
             Mismatch::Tis { cap } => refuse(!good(cap, 0.0) || cap == 0.0, "mismatch.tis.cap", "must be above 0, such as 2"),
-            Mismatch::Icepop { low, high } => refuse(!good(low, 0.0) || !good(high, low), "mismatch.icepop", "needs 0 <= low <= high, such as .5 and 5"),
+            Mismatch::Icepop { low, high } => {
+                refuse(!good(low, 0.0) || !good(high, low), "mismatch.icepop", "needs 0 <= low <= high, such as .5 and 5")
+            }
         }
     }
 }

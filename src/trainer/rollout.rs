@@ -118,7 +118,14 @@ impl Asker<'_> {
     }
 
     /// Waits for a step's samples, and asks for more where prompts ran out first.
-    pub async fn finish(&self, data: &mut Data, state: &State, cursor: u64, started: Started, keep: bool) -> Result<(Rollout, Ahead), ServerError> {
+    pub async fn finish(
+        &self,
+        data: &mut Data,
+        state: &State,
+        cursor: u64,
+        started: Started,
+        keep: bool,
+    ) -> Result<(Rollout, Ahead), ServerError> {
         let Started { running, mut ids, step, version } = started;
         let mut rollout = Rollout { sampled_at: version - 1, ..Rollout::default() };
         let mut kept = Ahead { sampled_at: rollout.sampled_at, ..Ahead::default() };
@@ -138,7 +145,9 @@ impl Asker<'_> {
             rollout.dropped += dropped;
             // Prompts that the budget did not reach are the next step's.
             let used = match self.kind() {
-                "dapo" => groups.last().and_then(|group| ids.iter().position(|id| *id == group.prompt_id)).map_or(ids.len(), |last| last + 1),
+                "dapo" => {
+                    groups.last().and_then(|group| ids.iter().position(|id| *id == group.prompt_id)).map_or(ids.len(), |last| last + 1)
+                }
                 _ => groups.iter().rposition(|group| group.stats.seen > 0 || group.stats.failed > 0).map_or(0, |last| last + 1),
             };
             // A step always moves on, also where every gold of it is bad.
@@ -151,7 +160,8 @@ impl Asker<'_> {
             let sampled = groups.into_iter().filter(|group| group.stats.seen > 0 || group.status == crate::rollout::plan::Status::Failed);
             rollout.groups.extend(sampled);
             let left = self.settings.rollout.samples_per_step.saturating_sub(rollout.samples);
-            let whole = self.kind() == "sequential" && self.settings.rollout.samples_per_step > 0 && self.settings.rollout.prompts_per_step == 0;
+            let whole =
+                self.kind() == "sequential" && self.settings.rollout.samples_per_step > 0 && self.settings.rollout.prompts_per_step == 0;
             if !whole || left == 0 {
                 break;
             }

@@ -94,14 +94,20 @@ pub(super) fn claim(settings: &Settings) -> Result<(File, String), TrainError> {
     let path = dir.join("lock");
     let lock = File::create(&path).map_err(at(&path))?;
     if lock.try_lock().is_err() {
-        return Err(TrainError::Setting(format!("run.dir: {} is in use by another trainer; end it, or choose another folder", dir.display())));
+        return Err(TrainError::Setting(format!(
+            "run.dir: {} is in use by another trainer; end it, or choose another folder",
+            dir.display()
+        )));
     }
     let text = toml::to_string(settings).map_err(|e| TrainError::Setting(format!("the configuration cannot be written: {e}")))?;
     let path = dir.join(CONFIG);
     match std::fs::read_to_string(&path) {
         Ok(earlier) => {
             if let Some(key) = difference(&earlier, &text) {
-                let problem = format!("run.dir: {} holds a run with another {key}; give the same settings to go on, or another folder", dir.display());
+                let problem = format!(
+                    "run.dir: {} holds a run with another {key}; give the same settings to go on, or another folder",
+                    dir.display()
+                );
                 return Err(TrainError::Setting(problem));
             }
         }
@@ -114,8 +120,16 @@ pub(super) fn claim(settings: &Settings) -> Result<(File, String), TrainError> {
 /// The first key that differs and matters: how long a run is, where it listens and how many threads it has may change.
 fn difference(earlier: &str, now: &str) -> Option<String> {
     const FREE: [&str; 10] = [
-        "run.steps", "run.samples", "run.dir", "server.url", "server.patience_s", "server.shared_dir", "model.threads", "metrics.listen",
-        "checkpoint.keep", "checkpoint.every",
+        "run.steps",
+        "run.samples",
+        "run.dir",
+        "server.url",
+        "server.patience_s",
+        "server.shared_dir",
+        "model.threads",
+        "metrics.listen",
+        "checkpoint.keep",
+        "checkpoint.every",
     ];
     let table = |text: &str| text.parse::<toml::Table>().unwrap_or_default();
     let (earlier, now) = (table(earlier), table(now));
@@ -196,7 +210,11 @@ impl<'a> Run<'a> {
         let mut state = State { numerics_id: policy.numerics_id.clone(), ..State::default() };
         if let Some((last, tensors)) = checkpoints.read_last(&policy.trained)? {
             if last.numerics_id != state.numerics_id {
-                tracing::warn!("the checkpoint was written by {} and the run goes on under {}: its bytes will differ from an undisturbed run's", last.numerics_id, state.numerics_id);
+                tracing::warn!(
+                    "the checkpoint was written by {} and the run goes on under {}: its bytes will differ from an undisturbed run's",
+                    last.numerics_id,
+                    state.numerics_id
+                );
             }
             policy.restore(tensors, last.updates)?;
             state = State { numerics_id: state.numerics_id, ..last };
@@ -212,10 +230,12 @@ impl<'a> Run<'a> {
             tracing::info!("the trainer's metrics are at http://{address}/metrics");
         }
         let events_dir = dir.join("tensorboard");
-        let events = super::events::EventWriter::open(&events_dir, state.step).map_err(|error| TrainError::Io { path: events_dir, error })?;
+        let events =
+            super::events::EventWriter::open(&events_dir, state.step).map_err(|error| TrainError::Io { path: events_dir, error })?;
         let ahead = match &state.ahead {
             Some(kept) => {
-                let rollout = rollout::restore(kept).map_err(|e| TrainError::Setting(format!("the checkpoint's groups cannot be read: {e}")))?;
+                let rollout =
+                    rollout::restore(kept).map_err(|e| TrainError::Setting(format!("the checkpoint's groups cannot be read: {e}")))?;
                 Some((rollout, kept.clone()))
             }
             None => None,
