@@ -32,6 +32,8 @@ pub struct Line {
     pub token_ids: Option<Vec<u32>>,
     /// Token ids of the one right answer, where they are given.
     pub answer_ids: Option<Vec<u32>>,
+    /// The same as text, where it is given.
+    pub answer: Option<String>,
     /// The group of problems that it is averaged with.
     pub slice: Option<String>,
 }
@@ -107,11 +109,12 @@ fn read_line(mut value: Map<String, Value>, position: usize) -> Result<Line, Str
         }
     };
     let (token_ids, answer_ids) = (ids("token_ids")?, ids("answer_ids")?);
-    let slice = value.get("slice").and_then(Value::as_str).map(str::to_owned);
+    let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+    let (answer, slice) = (text("answer"), text("slice"));
     let inputs = OF_A_PROMPT[..3].iter().filter(|name| value.contains_key(**name)).count();
     if inputs != 1 {
         return Err(format!("has {inputs} of `messages`, `text` and `token_ids`; give exactly one"));
     }
     let prompt = value.into_iter().filter(|(name, _)| OF_A_PROMPT.contains(&name.as_str())).collect();
-    Ok(Line { id, prompt, token_ids, answer_ids, slice })
+    Ok(Line { id, prompt, token_ids, answer_ids, answer, slice })
 }

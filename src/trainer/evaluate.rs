@@ -13,7 +13,8 @@ use super::journal::Numbers;
 use super::policy::Policy;
 use super::server::{Server, ServerError};
 use super::settings::Settings;
-use crate::model::backward::{Packed, PackedSequence};
+use crate::model::backward::{Packed, PackedSequence, Training};
+use crate::ops::cpu::CpuOps;
 
 /// Why an evaluation failed.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +67,15 @@ pub fn exact(policy: &mut Policy, data: &Data, micro_batch_tokens: usize) -> Res
         }
         rows.push(PackedSequence { token_ids: prompt.iter().chain(answer).copied().collect(), from: prompt.len() });
     }
+    probabilities(&mut policy.training, rows, micro_batch_tokens)
+}
+
+/// The probability of each row's scored tokens together.
+pub fn probabilities(
+    training: &mut Training<CpuOps>,
+    rows: Vec<PackedSequence>,
+    micro_batch_tokens: usize,
+) -> Result<Vec<f64>, EvalError> {
     let mut probabilities = Vec::with_capacity(rows.len());
     let mut rows = rows.into_iter().peekable();
     while rows.peek().is_some() {
@@ -74,7 +84,7 @@ pub fn exact(policy: &mut Policy, data: &Data, micro_batch_tokens: usize) -> Res
             tokens += row.token_ids.len();
             batch.sequences.push(row);
         }
-        let scores = policy.training.forward(&batch, 1.0).map_err(|e| EvalError::Forward(e.to_string()))?;
+        let scores = training.forward(&batch, 1.0).map_err(|e| EvalError::Forward(e.to_string()))?;
         let mut scores = scores.into_iter();
         for row in &batch.sequences {
             let sum: f64 = scores.by_ref().take(row.token_ids.len() - row.from).map(|s| f64::from(s.logprob)).sum();

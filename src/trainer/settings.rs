@@ -125,8 +125,8 @@ impl Default for Model {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Data {
-    /// JSON lines: one of `messages`, `text`, `token_ids`; a `reward`; optional `id`, `metadata`, `slice`. For "sft": `token_ids` and
-    /// `answer_ids`.
+    /// JSON lines: one of `messages`, `text`, `token_ids`; a `reward`; optional `id`, `metadata`, `slice`. For "sft": `text` or
+    /// `token_ids`, and `answer` or `answer_ids`.
     pub path: PathBuf,
     /// Draw a new order for every pass over the data.
     pub shuffle: bool,
@@ -380,7 +380,7 @@ impl Settings {
         self.optimizer.check()?;
         self.schedule.check().map_err(|e| SettingsError(e.within("schedule").to_string()))?;
         if self.run.objective == Objective::Sft {
-            return Ok(());
+            return self.check_sft();
         }
         let rollout = &self.rollout;
         refuse(
@@ -416,6 +416,15 @@ impl Settings {
             refuse(!fits, "eval.k", "must be numbers from 1 to eval.samples")?;
         }
         Ok(())
+    }
+
+    /// What fine-tuning needs, which has no server.
+    fn check_sft(&self) -> Result<(), SettingsError> {
+        let refuse = |wrong: bool, key: &str, problem: &str| if wrong { Err(SettingsError(format!("{key} {problem}"))) } else { Ok(()) };
+        refuse(self.run.steps == 0, "run.steps", "is 0; fine-tuning draws no samples that could end it, so give the number of steps")?;
+        refuse(self.rollout.prompts_per_step == 0, "rollout.prompts_per_step", "is 0; give the number of lines that a step of fine-tuning takes")?;
+        let sampled = self.eval_on() && self.eval.kind == EvalKind::Sampled;
+        refuse(sampled, "eval.kind", "must be \"exact\" with run.objective \"sft\": there is no server to sample from")
     }
 
     /// Temperature of the sampler, which is that of the trainer's log-probabilities.
