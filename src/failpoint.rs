@@ -31,6 +31,14 @@ pub enum Point {
     CloseBeforeCommit,
     /// The end of a job is committed and nobody was told.
     CloseAfterCommit,
+    /// A version of the weights is in its file and not in the store.
+    WeightsAfterFile,
+    /// A version of the weights was written and is not committed.
+    WeightsBeforeCommit,
+    /// A version of the weights is committed and does not serve.
+    WeightsAfterCommit,
+    /// A version of the weights serves and nobody was told.
+    WeightsAfterSwap,
     /// The trainer has not asked for a step's samples.
     TrainBeforeRollout,
     /// The trainer has a step's samples and has not learned from them.
@@ -51,7 +59,7 @@ pub enum Point {
 
 impl Point {
     /// All points.
-    pub const ALL: [Point; 16] = [
+    pub const ALL: [Point; 20] = [
         Point::JobBeforeCommit,
         Point::JobAfterCommit,
         Point::SamplesBeforeCommit,
@@ -60,6 +68,10 @@ impl Point {
         Point::GroupAfterCommit,
         Point::CloseBeforeCommit,
         Point::CloseAfterCommit,
+        Point::WeightsAfterFile,
+        Point::WeightsBeforeCommit,
+        Point::WeightsAfterCommit,
+        Point::WeightsAfterSwap,
         Point::TrainBeforeRollout,
         Point::TrainAfterRollout,
         Point::TrainAfterUpdate,
@@ -86,6 +98,10 @@ impl Point {
             Point::GroupAfterCommit => "group.after_commit",
             Point::CloseBeforeCommit => "close.before_commit",
             Point::CloseAfterCommit => "close.after_commit",
+            Point::WeightsAfterFile => "weights.after_file",
+            Point::WeightsBeforeCommit => "weights.before_commit",
+            Point::WeightsAfterCommit => "weights.after_commit",
+            Point::WeightsAfterSwap => "weights.after_swap",
             Point::TrainBeforeRollout => "train.before_rollout",
             Point::TrainAfterRollout => "train.after_rollout",
             Point::TrainAfterUpdate => "train.after_update",

@@ -4,17 +4,18 @@
 //! earlier ones are; until then it waits here. One group at a time is read back from the journal, rendered, and written; readers hear of
 //! it when it is written, so that what a reader has seen is never lost.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::job::{Arrival, Job};
 use super::journal::Journal;
-use super::output::{Timing, group_json};
+use super::output::{Timing, are_mixed, group_json};
 use super::plan::ledger::Place;
 use super::plan::{Exit, Group};
 use super::prompt::{OpenPrompt, Waste};
 use super::spec::{JobSpec, Order};
+use super::versions::OnWeightUpdate;
 use crate::metrics::SampleOutcome;
 use crate::store::GroupRow;
 
@@ -199,15 +200,19 @@ async fn write(
     let json = match seq {
         None => None,
         Some(_) => {
-            let indices = if spec.settings.fields.all_samples && exit.t > 0 {
-                (0..exit.t).collect()
-            } else {
-                group.kept.iter().map(|kept| kept.index).collect::<Vec<u32>>()
+            let shown: BTreeSet<u32> = match spec.settings.fields.all_samples {
+                true if exit.t > 0 => (0..exit.t).collect(),
+                _ => group.kept.iter().map(|kept| kept.index).collect(),
             };
-            let samples = if indices.is_empty() { Vec::new() } else { journal.samples(key, position as u32, indices.clone()).await? };
+            // Only the samples of such a job can be of several versions, and those that the group does not show decided over it as well.
+            let all = spec.settings.on_weight_update == OnWeightUpdate::Continue;
+            let indices: Vec<u32> = if all { (0..exit.t).collect() } else { shown.iter().copied().collect() };
+            let mut samples = if indices.is_empty() { Vec::new() } else { journal.samples(key, position as u32, indices.clone()).await? };
             if samples.len() != indices.len() {
                 return Err(format!("holds {} of the {} samples of a group", samples.len(), indices.len()));
             }
+            let mixed_versions = are_mixed(&samples);
+            samples.retain(|stored| shown.contains(&stored.sample.index));
             let timing = Timing {
                 tokens_discarded: waste.tokens,
                 samples_cancelled: waste.cancelled,
@@ -215,7 +220,7 @@ async fn write(
                 age_s: prompt.first_submitted.map_or(0.0, |since| since.elapsed().as_secs_f64()),
                 wall_clock_timeouts: u64::from(prompt.timeouts),
             };
-            let json = group_json(&spec.settings, &spec.prompts[position], &group, &prompt, &samples, timing);
+            let json = group_json(&spec.settings, &spec.prompts[position], &group, &prompt, &samples, mixed_versions, timing);
             Some(json.map_err(|e| format!("a group could not be written as JSON: {e}"))?)
         }
     };
