@@ -29,6 +29,7 @@ mod plan;
 mod plan_ledger;
 mod plan_statistics;
 mod plan_strategies;
+mod report;
 mod reward_graders;
 mod reward_kit;
 mod reward_local;
