@@ -29,7 +29,7 @@ fn crc32c_has_the_values_of_its_standard() {
     assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
     assert_eq!(crc32c(&(0..32).collect::<Vec<u8>>()), 0x46dd_794e);
     assert_eq!(crc32c(b""), 0);
-    let long: Vec<u8> = (0..1000u32).map(|i| (i * 37 >> 3) as u8).collect();
+    let long: Vec<u8> = (0..1000u32).map(|i| ((i * 37) >> 3) as u8).collect();
     assert_eq!(crc32c(&long), slow_crc(&long));
 }
 
@@ -310,7 +310,7 @@ fn a_spike_in_a_long_run_is_seen() {
     let (top, bottom) = places.iter().fold((f64::INFINITY, 0f64), |(a, b), y| (a.min(*y), b.max(*y)));
     // Twin: every n-th step, as many as are drawn, would pass over it.
     let every = steps as usize / places.len();
-    assert!(places.len() <= 800 && (spike as usize - 1) % every != 0, "{}", places.len());
+    assert!(places.len() <= 800 && !(spike as usize - 1).is_multiple_of(every), "{}", places.len());
     assert!(bottom - top > 100.0, "{top} to {bottom}: nothing of it is drawn");
     // The table is short, and says so.
     assert!(figure.matches("<tr data-x").count() <= 202 && figure.contains("one row in 25 of 5000") && figure.contains("data-x=\"5000\""));
