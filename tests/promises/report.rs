@@ -133,8 +133,9 @@ fn event_files_are_what_tensorboard_reads() {
         events(&files[0]),
         [version(), Event::Scalar(1, "critic/score/mean".into(), 0.25), Event::Scalar(300, "actor/lr".into(), 1e-3)]
     );
-    assert_eq!(events(&files[1]), [version(), Event::Start(200), Event::Scalar(201, "loss".into(), -1.5)]);
-    assert_eq!(events(&files[2]), [version()]);
+    assert_eq!(events(&files[1]), [version(), Event::Start(201), Event::Scalar(201, "loss".into(), -1.5)]);
+    // And began anew: all of it is to be forgotten.
+    assert_eq!(events(&files[2]), [version(), Event::Start(0)]);
 }
 
 #[test]
