@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use adaroll::trainer::events::{EventWriter, crc32c};
 use adaroll::trainer::names;
-use adaroll::trainer::report::compare::{Axis, Curve, Point, compare, mean, mean_curve, reach};
+use adaroll::trainer::report::compare::{Axis, Curve, Point, compare, grid, mean, mean_curve, reach};
 use adaroll::trainer::report::{self, Arm, ReportError, run_page::SECTIONS};
 use serde_json::{Value, json};
 
@@ -412,7 +412,8 @@ fn ratios_are_geometric_means_over_paired_seeds() {
     assert!(cost("grpo8", Axis::Samples).ratio.is_none());
     // The mean curve of the two paired baselines at 3,000 samples.
     let runs = [&curves[2], &curves[3]];
-    let curve = mean_curve(&runs, Axis::Samples, |p| p.hard);
+    let curve = mean_curve(&runs, Axis::Samples, &grid(&runs, Axis::Samples), |p| p.hard);
+    assert_eq!(curve.len(), 81);
     let (_, value, error) = *curve.iter().find(|p| near(p.0, 3000.0)).unwrap();
     assert!(near(value, (0.1875 + 0.375) / 2.0) && near(error, (0.375 - 0.1875) / 2.0));
     assert!(near(curve[curve.len() - 1].0, 10000.0));

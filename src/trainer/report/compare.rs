@@ -274,9 +274,20 @@ fn cost(runs: &[&Curve], base: Option<&Vec<&Curve>>, axis: Axis, level: f64) -> 
     Cost { at: (!logs.is_empty()).then(|| mean(&logs).mean.exp()), arrived: places.len(), ratio }
 }
 
-/// A slice's mean over the seeds of an arm on a grid, and its standard error: (x, mean, error), as far as every seed goes.
-pub fn mean_curve(runs: &[&Curve], axis: Axis, slice: impl Fn(&Point) -> f64) -> Vec<(f64, f64, f64)> {
-    const GRID: usize = 80;
+/// Places at which the curves of a plot are compared: equally spaced over what any of them spans.
+pub fn grid(curves: &[&Curve], axis: Axis) -> Vec<f64> {
+    const STEPS: u32 = 80;
+    let places = curves.iter().flat_map(|c| c.points.iter().map(|p| p.at(axis)));
+    let (from, to) = places.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(x), b.max(x)));
+    if from >= to {
+        return if from == to { vec![from] } else { Vec::new() };
+    }
+    (0..=STEPS).map(|i| from + (to - from) * f64::from(i) / f64::from(STEPS)).collect()
+}
+
+/// A slice's mean over the seeds of an arm at the places of a grid, and its standard error: (x, mean, error), as far as every seed goes, the
+/// end of the shortest included.
+pub fn mean_curve(runs: &[&Curve], axis: Axis, grid: &[f64], slice: impl Fn(&Point) -> f64) -> Vec<(f64, f64, f64)> {
     let curves: Vec<Vec<(f64, f64)>> = runs
         .iter()
         .map(|c| c.points.iter().map(|p| (p.at(axis), slice(p))).filter(|p| !p.1.is_nan()).collect::<Vec<_>>())
@@ -287,10 +298,11 @@ pub fn mean_curve(runs: &[&Curve], axis: Axis, slice: impl Fn(&Point) -> f64) ->
     if curves.is_empty() || from > to {
         return Vec::new();
     }
-    let steps = if from == to { 0 } else { GRID };
-    (0..=steps)
-        .filter_map(|i| {
-            let x = if i == steps { to } else { from + (to - from) * i as f64 / steps as f64 };
+    grid.iter()
+        .copied()
+        .filter(|x| (from..to).contains(x))
+        .chain([to])
+        .filter_map(|x| {
             let values: Option<Vec<f64>> = curves.iter().map(|c| value_at(c, x)).collect();
             let Mean { mean, error, .. } = mean(&values?);
             Some((x, mean, error))

@@ -2,7 +2,7 @@
 
 use super::Arm;
 use super::ReportError;
-use super::compare::{Axis, Comparison, Cost, Curve, LEVELS, Mean, Point, arms, compare, mean_curve};
+use super::compare::{Axis, Comparison, Cost, Curve, LEVELS, Mean, Point, arms, compare, grid, mean_curve};
 use super::markup::{Table, escape, page, section, significant, thousands};
 use super::plot::{Labels, Series, Span, lines};
 use super::read::{Lines, Run, number};
@@ -155,11 +155,12 @@ fn plots(curves: &[&Curve], order: &[String]) -> String {
     for (slice, levels) in [("hard", LEVELS.as_slice()), ("easy", &[])] {
         let value = |p: &Point| if slice == "hard" { p.hard } else { p.easy };
         for axis in Axis::ALL {
+            let grid = grid(curves, axis);
             let series: Vec<Series> = order
                 .iter()
                 .map(|arm| {
                     let runs: Vec<&Curve> = curves.iter().copied().filter(|c| c.arm == *arm).collect();
-                    let mean = mean_curve(&runs, axis, value);
+                    let mean = mean_curve(&runs, axis, &grid, value);
                     Series {
                         name: arm.clone(),
                         points: mean.iter().map(|(x, y, _)| (*x, *y)).collect(),
@@ -195,8 +196,8 @@ pub fn comparison_page(curves: &[Curve]) -> (String, String) {
             "Every arm trains the same model on the same prompts. Costs are where a run's held-out pass rate of the hard slice first reaches a level, by a straight line between two \
              evaluations; arms are paired with the baseline by seed. A ratio is the geometric mean over the seeds in which both arrive; (x/÷) is the factor of its standard error, from the \
              spread of the seeds' log ratios. Seeds are counted in which the arm needs fewer (or, where the ratio says more, more); a seed in which only one of \
-             the two arrives has no ratio: it counts for the one that arrives, and is told apart. Runs end after the same number of samples, so an arm that trains on few \
-             rows may have had some left. Seconds are those of the steps without their evaluations, and depend on what else the machine did."
+             the two arrives has no ratio: it counts for the one that arrives, and is told apart. A run ends with its budget, most often of samples: an arm that \
+             trains on few rows may have had some left. Seconds are those of the steps without their evaluations, and depend on what else the machine did."
         )
     );
     for comparison in &comparisons {

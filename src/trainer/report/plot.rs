@@ -1,6 +1,6 @@
 //! Plots as inline SVG, each a figure with its title, axes, legend and, for those who do not see it, a table.
 //!
-//! Everything is drawn in a box of 480 by 280 that scales with the page. Runs may have many thousands of steps: lines keep the smallest
+//! Everything is drawn in a box of 480 by 286 that scales with the page. Runs may have many thousands of steps: lines keep the smallest
 //! and the largest value of each stretch, so that no spike is lost; bars show means of stretches; tables show every n-th row, and say so.
 
 use std::fmt::Write;
@@ -9,10 +9,10 @@ use super::markup::{escape, significant};
 use super::read::Points;
 
 const WIDTH: f64 = 480.0;
-const HEIGHT: f64 = 280.0;
+const HEIGHT: f64 = 286.0;
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = WIDTH - 14.0;
-const TOP: f64 = 26.0;
+const TOP: f64 = 32.0;
 const BOTTOM: f64 = HEIGHT - 46.0;
 /// Points of a line, columns of bars and rows of a table: more cannot be seen.
 const MOST_POINTS: usize = 800;
