@@ -16,6 +16,7 @@ pub mod forward;
 pub mod loaded;
 pub mod params;
 pub mod safetensors_file;
+pub mod safetensors_writer;
 pub mod shield;
 pub mod special_tokens;
 pub mod stop_tokens;
