@@ -101,13 +101,12 @@ pub fn put_exact(policy: &mut Policy, data: &Data, settings: &Settings, numbers:
     Ok(())
 }
 
-/// Puts sampled pass@1 and pass@k of weights `version`.
+/// Puts sampled pass@1 and pass@k of the weights after `step` steps, with their version and digest.
 pub async fn put_sampled(
     server: &Server,
     data: &Data,
     settings: &Settings,
-    step: u64,
-    version: u64,
+    (step, version, digest): (u64, u64, &str),
     numbers: &mut Numbers,
 ) -> Result<(), EvalError> {
     let n = settings.eval.samples.max(2);
@@ -122,7 +121,7 @@ pub async fn put_sampled(
         let ids: Vec<String> = lines.iter().map(|line| line.id.clone()).collect();
         let prompts: Vec<Value> = lines.iter().map(super::rollout::prompt).collect();
         let body = json!({
-            "job_id": format!("{}-eval-{step}-{part}", settings.run.name),
+            "job_id": format!("{}-eval-{step}-{part}-{digest}", settings.run.name),
             "prompts": prompts,
             "strategy": {"kind": "uniform", "group_size": n},
             "sampling": sampling,

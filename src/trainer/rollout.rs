@@ -2,8 +2,8 @@
 //!
 //! A step takes `samples_per_step` samples, charged in request order for indices below each prompt's exit. How many prompts that needs
 //! is known only afterwards, so the trainer asks for somewhat more than a decayed mean says, with the rest of the samples as the job's
-//! budget; if prompts ran out before the budget, it asks again. The job's ids, seeds and versions follow from the step: a step that is
-//! run again is the same jobs.
+//! budget; if prompts ran out before the budget, it asks again. The jobs' ids, seeds and versions follow from the step and the weights: a step
+//! that is run again is the same jobs, and another run of the same name, whose weights are others, has jobs of its own.
 
 use serde_json::{Value, json};
 
@@ -51,6 +51,8 @@ pub struct Asker<'a> {
     pub server: &'a Server,
     /// The run.
     pub settings: &'a Settings,
+    /// Digest of the weights that sample.
+    pub weights: &'a str,
 }
 
 impl Asker<'_> {
@@ -96,7 +98,7 @@ impl Asker<'_> {
             }
         }
         json!({
-            "job_id": format!("{}-step-{step}-{part}", run.name),
+            "job_id": format!("{}-step-{step}-{part}-{}", run.name, self.weights),
             "prompts": lines.iter().map(|line| prompt(line)).collect::<Vec<_>>(),
             "strategy": strategy,
             "advantage": rollout.advantage,

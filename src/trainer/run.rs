@@ -163,6 +163,8 @@ pub struct Run<'a> {
     events: Option<super::events::EventWriter>,
     state: State,
     config: String,
+    /// First digits of the digest of the pushed weights.
+    digest: String,
     /// What was sampled ahead of the next step.
     ahead: Option<(Rollout, Ahead)>,
     observer: &'a mut (dyn FnMut(&Numbers, &State) + Send),
@@ -254,6 +256,7 @@ impl<'a> Run<'a> {
             events: Some(events),
             state,
             config,
+            digest: String::new(),
             ahead,
             observer,
             _lock: lock,
@@ -294,6 +297,7 @@ impl<'a> Run<'a> {
 
     async fn push(&mut self, rollback: bool, waits: bool) -> Result<(), TrainError> {
         let weights = self.policy.weights()?;
+        self.digest = blake3::hash(&weights).to_hex()[..12].to_owned();
         failpoint::visit(Point::TrainBeforePush);
         self.server.push(Self::version(self.state.step), weights, rollback, waits).await?;
         failpoint::visit(Point::TrainAfterPush);
@@ -301,13 +305,13 @@ impl<'a> Run<'a> {
     }
 
     async fn begin(&mut self, cursor: u64, step: u64, version: u64) -> Result<Started, TrainError> {
-        let asker = Asker { server: &self.server, settings: self.settings };
+        let asker = Asker { server: &self.server, settings: self.settings, weights: &self.digest };
         Ok(asker.start(&mut self.data, &self.state, cursor, step, version).await?)
     }
 
     async fn collect(&mut self, cursor: u64, started: Started) -> Result<(Rollout, Ahead), TrainError> {
         let keep = self.settings.rollout.ahead > 0;
-        let asker = Asker { server: &self.server, settings: self.settings };
+        let asker = Asker { server: &self.server, settings: self.settings, weights: &self.digest };
         Ok(asker.finish(&mut self.data, &self.state, cursor, started, keep).await?)
     }
 
@@ -419,7 +423,8 @@ impl<'a> Run<'a> {
                 tokio::task::block_in_place(|| evaluate::put_exact(policy, problems, settings, &mut numbers))?;
             }
             EvalKind::Sampled => {
-                evaluate::put_sampled(&self.server, problems, self.settings, step, Self::version(step), &mut numbers).await?;
+                evaluate::put_sampled(&self.server, problems, self.settings, (step, Self::version(step), &self.digest), &mut numbers)
+                    .await?;
             }
         }
         self.write(numbers)

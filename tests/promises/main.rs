@@ -48,5 +48,6 @@ mod text_cases;
 mod timing;
 mod tiny_model;
 mod tiny_tokenizers;
+mod trainer_parts;
 mod training;
 mod width;

@@ -132,6 +132,10 @@ pub struct Ratio {
     pub wins: usize,
     /// Pairs in which the arm needs more, or the baseline alone arrived.
     pub losses: usize,
+    /// Pairs in which the arm alone arrived.
+    pub alone: usize,
+    /// Pairs in which the baseline alone arrived.
+    pub missed: usize,
     /// Seeds that both have.
     pub seeds: usize,
 }
@@ -249,7 +253,7 @@ fn cost(runs: &[&Curve], base: Option<&Vec<&Curve>>, axis: Axis, level: f64) -> 
     let places: Vec<f64> = runs.iter().filter_map(|c| reached(c, axis, level)).collect();
     let logs: Vec<f64> = places.iter().map(|x| x.ln()).collect();
     let ratio = base.map(|base| {
-        let mut ratio = Ratio { pairs: Vec::new(), wins: 0, losses: 0, seeds: 0 };
+        let mut ratio = Ratio { pairs: Vec::new(), wins: 0, losses: 0, alone: 0, missed: 0, seeds: 0 };
         for run in runs {
             let Some(other) = base.iter().find(|c| c.seed == run.seed) else { continue };
             ratio.seeds += 1;
@@ -260,8 +264,8 @@ fn cost(runs: &[&Curve], base: Option<&Vec<&Curve>>, axis: Axis, level: f64) -> 
                     ratio.losses += usize::from(mine > theirs);
                     ratio.pairs.push((run.seed, theirs / mine));
                 }
-                (Some(_), None) => ratio.wins += 1,
-                (None, Some(_)) => ratio.losses += 1,
+                (Some(_), None) => (ratio.wins, ratio.alone) = (ratio.wins + 1, ratio.alone + 1),
+                (None, Some(_)) => (ratio.losses, ratio.missed) = (ratio.losses + 1, ratio.missed + 1),
                 _ => {}
             }
         }

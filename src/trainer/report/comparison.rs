@@ -50,18 +50,20 @@ fn against(cost: &Cost) -> String {
     let fewer = ratio.mean().is_none_or(|(mean, _)| mean >= 1.0);
     let count = if fewer { ratio.wins } else { ratio.losses };
     let seeds = format!("{count} of {} seed{}", ratio.seeds, if ratio.seeds == 1 { "" } else { "s" });
+    // Pairs without a ratio are no part of the mean: they are told apart.
+    let mut one_sided = String::new();
+    for (n, who) in [(ratio.missed, "it does not arrive"), (ratio.alone, "only it arrives")] {
+        if n > 0 {
+            one_sided += &format!("; in {n} {who}");
+        }
+    }
     match ratio.mean() {
-        None if ratio.wins + ratio.losses == 0 => "neither arrives".into(),
-        None if ratio.losses > ratio.wins => format!("only the baseline arrives, {} of {} seeds", ratio.losses, ratio.seeds),
-        None => format!("the baseline does not arrive, {seeds}"),
+        None if one_sided.is_empty() => "neither arrives".into(),
+        None => one_sided.trim_start_matches("; ").to_owned(),
         Some((mean, error)) => {
             let (factor, word) = if fewer { (mean, "fewer") } else { (1.0 / mean, "more") };
             let error = if ratio.pairs.len() > 1 { format!(" (x/÷{error:.2})") } else { String::new() };
-            let censored = match ratio.seeds - ratio.pairs.len() {
-                0 => String::new(),
-                n => format!(", {n} without a ratio"),
-            };
-            format!("{factor:.2}x {word}{error}, {seeds}{censored}")
+            format!("{factor:.2}x {word}{error}, {seeds}{one_sided}")
         }
     }
 }
@@ -170,7 +172,7 @@ fn plots(curves: &[&Curve], order: &[String]) -> String {
             }
             let labels = Labels {
                 title: format!("{} slice against {}", if slice == "hard" { "Hard" } else { "Easy" }, axis.name()),
-                about: "Mean over the seeds; the band is one standard error.".into(),
+                about: "Mean over the seeds as far as all of them go; the band is one standard error on either side.".into(),
                 x: axis.name().to_owned(),
                 y: "pass@1".to_owned(),
             };
@@ -192,8 +194,9 @@ pub fn comparison_page(curves: &[Curve]) -> (String, String) {
         escape(
             "Every arm trains the same model on the same prompts. Costs are where a run's held-out pass rate of the hard slice first reaches a level, by a straight line between two \
              evaluations; arms are paired with the baseline by seed. A ratio is the geometric mean over the seeds in which both arrive; (x/÷) is the factor of its standard error, from the \
-             spread of the seeds' log ratios. Seeds are counted in which the arm needs fewer (or, where the ratio says more, more); where only one of a pair arrives, there is a winner and no \
-             ratio. Seconds are those of the steps without their evaluations, and depend on what else the machine did."
+             spread of the seeds' log ratios. Seeds are counted in which the arm needs fewer (or, where the ratio says more, more); a seed in which only one of \
+             the two arrives has no ratio: it counts for the one that arrives, and is told apart. Runs end after the same number of samples, so an arm that trains on few \
+             rows may have had some left. Seconds are those of the steps without their evaluations, and depend on what else the machine did."
         )
     );
     for comparison in &comparisons {

@@ -95,6 +95,12 @@ impl Scale {
         low + (value - self.from) / (self.to - self.from) * (high - low)
     }
 
+    /// The same out to the next round numbers, so that no line runs along the edge.
+    fn rounded(self) -> Self {
+        let (_, step) = self.ticks(4.0);
+        Scale { from: (self.from / step + 1e-9).floor() * step, to: (self.to / step - 1e-9).ceil() * step }
+    }
+
     /// Round numbers within, about `wanted`, and their distance.
     fn ticks(self, wanted: f64) -> (Vec<f64>, f64) {
         let rough = (self.to - self.from) / wanted;
@@ -183,8 +189,10 @@ fn figure(labels: &Labels, legend: &[String], drawing: &str, columns: &[String],
         }
     }
     let head: String = [&labels.x].into_iter().chain(columns).map(|name| format!("<th scope=\"col\">{}</th>", escape(name))).collect();
-    let legend = match legend.len() {
-        0 | 1 => String::new(),
+    // A line that is called like its figure needs no legend.
+    let legend = match legend {
+        [] => String::new(),
+        [only] if *only == labels.title => String::new(),
         _ => {
             let entry = |(i, name): (usize, &String)| {
                 let (colour, dash) = style(i);
@@ -196,7 +204,7 @@ fn figure(labels: &Labels, legend: &[String], drawing: &str, columns: &[String],
             format!("<ul class=\"legend\">{}</ul>\n", legend.iter().enumerate().map(entry).collect::<String>())
         }
     };
-    let summary = if every > 1 { format!("Table (every {every}th of {} rows)", rows.len()) } else { "Table".to_owned() };
+    let summary = if every > 1 { format!("Table (one row in {every} of {})", rows.len()) } else { "Table".to_owned() };
     format!(
         "<figure>\n<figcaption><h3>{}</h3><p>{}</p></figcaption>\n{legend}{drawing}<details><summary>{summary}</summary><div class=\"wide\"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div></details>\n</figure>\n",
         escape(&labels.title),
@@ -243,7 +251,7 @@ pub fn lines(labels: &Labels, series: &[Series], span: Span, levels: &[f64]) -> 
         Span::Zero => &[0.0],
         Span::Unit => &[0.0, 1.0],
     };
-    let y = Scale::over(values.chain(more.iter().copied()));
+    let y = Scale::over(values.chain(more.iter().copied())).rounded();
     let mut content = String::new();
     for level in levels.iter().filter(|v| (y.from..=y.to).contains(*v)) {
         let at = y.at(*level, BOTTOM, TOP);
@@ -319,7 +327,7 @@ fn column_scale(parts: &[(f64, f64, Vec<f64>)]) -> Scale {
 /// Stacked bars: `columns` has for each step a value of each part.
 pub fn stacked(labels: &Labels, parts: &[String], columns: &[(f64, Vec<f64>)]) -> String {
     let shown = stretches(columns);
-    let (x, y) = (column_scale(&shown), Scale::over(shown.iter().map(|(_, _, v)| v.iter().sum()).chain([0.0])));
+    let (x, y) = (column_scale(&shown), Scale::over(shown.iter().map(|(_, _, v)| v.iter().sum()).chain([0.0])).rounded());
     let (mut content, mut rows) = (String::new(), Vec::new());
     for (i, (first, last, values)) in shown.iter().enumerate() {
         let (left, width) = column(i, shown.len());
