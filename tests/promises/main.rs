@@ -11,6 +11,7 @@ mod demo_task;
 mod detokenize;
 mod edges;
 mod engine;
+mod event_files;
 mod fake_engine;
 mod golden;
 mod graders;
