@@ -155,7 +155,14 @@ fn held_out(draw: &mut Drawer) -> String {
 }
 
 fn samples_per_prompt(draw: &mut Drawer) -> String {
-    let mean = draw.one("ada/samples_per_prompt/mean", "Samples per prompt", "samples", Span::Zero);
+    let mean = draw.one("ada/samples_per_prompt/mean", "Samples per prompt", "samples", Span::Zero)
+        + &draw.plot(
+            "Samples and prompts",
+            "Drawn and taken in a step; failed samples could not be judged.",
+            "count",
+            Span::Zero,
+            &[("ada/samples", "samples"), ("ada/prompts", "prompts"), ("ada/samples_failed", "failed samples")],
+        );
     draw.drawn.insert("ada/samples_per_prompt/hist".into());
     let columns = draw.lines.lists("ada/samples_per_prompt/hist");
     if columns.is_empty() {
