@@ -3,7 +3,7 @@
 # tests/results/ with date and commit.
 #
 #   tests/full.sh                  everything
-#   tests/full.sh timing fuzz      only these parts: timing blocks sampler kills training learning schedule fuzz api prometheus
+#   tests/full.sh timing fuzz      only these parts: timing blocks sampler kills training learning schedule fuzz warmup api prometheus
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=("$@")
@@ -39,6 +39,8 @@ run() { echo; echo "== $1"; shift; "$@" 2>&1; }
   if wanted schedule; then run schedule cargo run --release --quiet -- bench schedule --reps 12; fi
   # Damaged headers and configurations, many more cases than in the fast tier.
   if wanted fuzz; then run fuzz env PROPTEST_CASES=40000 cargo test --test promises -- bad_models:: detokenize::; fi
+  # The demonstration's model made again from its seeds: the committed bytes.
+  if wanted warmup; then run warmup cargo test --test promises -- --ignored --nocapture demo_warm::long; fi
   # The HTTP interface against schemathesis and bad requests by hand; and scraped by a real Prometheus. Both on a release build.
   if wanted api || wanted prometheus; then cargo build --release; fi
   if wanted api; then run api python3 -B tests/full/api.py; fi

@@ -61,14 +61,19 @@ pub fn settings(dir: &Path) -> Settings {
     s
 }
 
-/// Writes everything that the run needs.
-pub fn prepare(dir: &Path) -> Result<(), WarmError> {
-    let first = dir.join("first");
-    model::write_to(&first)?;
+/// Writes the folder of a model with first parameters.
+pub fn write_first(dir: &Path) -> Result<(), WarmError> {
+    model::write_to(dir)?;
     let config = ModelConfig::from_json(model::CONFIG)?;
-    let path = first.join("model.safetensors");
+    let path = dir.join("model.safetensors");
     let bytes = model_bytes(&config.tensors(), &initial(&config, SEED))?;
     std::fs::write(&path, bytes).map_err(WriteError::at(&path))?;
+    Ok(())
+}
+
+/// Writes everything that the run needs.
+pub fn prepare(dir: &Path) -> Result<(), WarmError> {
+    write_first(&dir.join("first"))?;
     let stream = Stream::new(SEED, Mix::WARM_UP);
     let line = |i| demonstration_line(&stream.prompt(i), Form::TokenIds);
     data::write(&dir.join("warm-up.jsonl"), (0..STEPS * BATCH).map(line))?;

@@ -71,11 +71,7 @@ pub fn exact(policy: &mut Policy, data: &Data, micro_batch_tokens: usize) -> Res
 }
 
 /// The probability of each row's scored tokens together.
-pub fn probabilities(
-    training: &mut Training<CpuOps>,
-    rows: Vec<PackedSequence>,
-    micro_batch_tokens: usize,
-) -> Result<Vec<f64>, EvalError> {
+pub fn probabilities(training: &mut Training<CpuOps>, rows: Vec<PackedSequence>, micro_batch_tokens: usize) -> Result<Vec<f64>, EvalError> {
     let mut probabilities = Vec::with_capacity(rows.len());
     let mut rows = rows.into_iter().peekable();
     while rows.peek().is_some() {

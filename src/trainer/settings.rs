@@ -422,7 +422,11 @@ impl Settings {
     fn check_sft(&self) -> Result<(), SettingsError> {
         let refuse = |wrong: bool, key: &str, problem: &str| if wrong { Err(SettingsError(format!("{key} {problem}"))) } else { Ok(()) };
         refuse(self.run.steps == 0, "run.steps", "is 0; fine-tuning draws no samples that could end it, so give the number of steps")?;
-        refuse(self.rollout.prompts_per_step == 0, "rollout.prompts_per_step", "is 0; give the number of lines that a step of fine-tuning takes")?;
+        refuse(
+            self.rollout.prompts_per_step == 0,
+            "rollout.prompts_per_step",
+            "is 0; give the number of lines that a step of fine-tuning takes",
+        )?;
         let sampled = self.eval_on() && self.eval.kind == EvalKind::Sampled;
         refuse(sampled, "eval.kind", "must be \"exact\" with run.objective \"sft\": there is no server to sample from")
     }

@@ -79,8 +79,11 @@ impl Demonstrations {
         };
         let mut rows = std::collections::HashMap::with_capacity(data.lines().len());
         for line in data.lines() {
-            let row = row(line, tokenizer.as_ref(), context)
-                .map_err(|problem| DataError { path: path.clone(), line: None, problem: format!("line {:?} {problem}", line.id) })?;
+            let row = row(line, tokenizer.as_ref(), context).map_err(|problem| DataError {
+                path: path.clone(),
+                line: None,
+                problem: format!("line {:?} {problem}", line.id),
+            })?;
             rows.insert(line.id.clone(), row);
         }
         Ok(Demonstrations { data, rows })
@@ -95,8 +98,11 @@ impl Demonstrations {
 /// A tokenizer and the token that ends an answer.
 fn text_side(settings: &Settings) -> Result<(Tokenizer, u32), TrainError> {
     let dir = &settings.model.dir;
-    let refuse = |problem: &str| TrainError::Setting(format!("model.dir: {} {problem}; give `token_ids` and `answer_ids` in the data", dir.display()));
-    let tokenizer = Tokenizer::from_folder(dir).map_err(|e| TrainError::Setting(e.to_string()))?.ok_or_else(|| refuse("has no tokenizer.json"))?;
+    let refuse = |problem: &str| {
+        TrainError::Setting(format!("model.dir: {} {problem}; give `token_ids` and `answer_ids` in the data", dir.display()))
+    };
+    let tokenizer =
+        Tokenizer::from_folder(dir).map_err(|e| TrainError::Setting(e.to_string()))?.ok_or_else(|| refuse("has no tokenizer.json"))?;
     let end = tokenizer.special_tokens().get("eos_token").and_then(|text| tokenizer.token_id(text));
     let end = end.ok_or_else(|| refuse("names no eos_token in tokenizer_config.json, so an answer given as text has no end"))?;
     Ok((tokenizer, end))
@@ -144,8 +150,9 @@ pub async fn run(
     let interrupted = {
         let mut interrupt = std::pin::pin!(interrupt);
         tokio::select! {
-            done = run.drive() => { done?; false }
+            biased;
             () = &mut interrupt => true,
+            done = run.drive() => { done?; false }
         }
     };
     run.checkpoint()?;
@@ -206,7 +213,22 @@ impl<'a> Run<'a> {
         let path = dir.join("tensorboard");
         let events = Some(EventWriter::open(&path, state.step).map_err(|error| TrainError::Io { path, error })?);
         let kept = state.step;
-        Ok(Run { settings, policy, data, problems, checkpoints, metrics, timings, exposition, events, state, kept, config, observer, _lock: lock })
+        Ok(Run {
+            settings,
+            policy,
+            data,
+            problems,
+            checkpoints,
+            metrics,
+            timings,
+            exposition,
+            events,
+            state,
+            kept,
+            config,
+            observer,
+            _lock: lock,
+        })
     }
 
     async fn drive(&mut self) -> Result<(), TrainError> {

@@ -20,6 +20,7 @@ use view::{Seen, View};
 
 use crate::demo::WriteError;
 use crate::demo::task::Mix;
+use crate::demo::warm::{self, WarmError};
 use crate::trainer::report;
 
 /// Watch a small model learn: no downloads, no GPU, about three minutes.
@@ -71,6 +72,9 @@ pub struct DemoArgs {
     /// Port of the server [default: any free one].
     #[arg(long, default_value_t = 0)]
     pub port: u16,
+    /// Write what the model was made from to DIR, and stop: `adaroll train --config DIR/train.toml` then makes it again, to the byte.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["compare", "steps", "arm", "lr"])]
+    pub warm_up: Option<PathBuf>,
 }
 
 /// Why the demonstration failed. Each says what to do.
@@ -79,6 +83,9 @@ pub enum DemoError {
     /// A file.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// The warm-up's files.
+    #[error(transparent)]
+    Warm(#[from] WarmError),
     /// A file or a process.
     #[error("{}: {error}; check the folder, its permissions and the free space", path.display())]
     Io {
@@ -119,6 +126,11 @@ const GLANCE: Duration = Duration::from_millis(200);
 
 /// Runs the demonstration; `interrupted` says whether it should end early.
 pub fn run(args: &DemoArgs, interrupted: &dyn Fn() -> bool) -> Result<String, DemoError> {
+    if let Some(dir) = &args.warm_up {
+        warm::prepare(dir)?;
+        let shown = dir.display();
+        return Ok(format!("`adaroll train --config {shown}/train.toml` makes the demonstration's model again, in {shown}/run/model"));
+    }
     if args.compare {
         return compare::run(args, interrupted);
     }
