@@ -128,8 +128,8 @@ pub(super) enum Arrival {
     Overdue { life: u32, prompt: usize, index: u32 },
     /// A cancelled sample's blocks are free.
     Acknowledged { after: Duration },
-    /// A prompt's end is in the journal.
-    Written(Box<Written>),
+    /// Prompts' ends are in the journal.
+    Written(Vec<Written>),
     /// The journal failed.
     Broken(String),
     /// Posted scores are in the journal and were answered.
@@ -358,7 +358,7 @@ impl Job<'_> {
             Arrival::Acknowledged { after } => self.context.metrics.cancel_acknowledged(after),
             Arrival::Answered => {}
             Arrival::Broken(error) => return Err(Ending::Lost(format!("the store failed: {error}"))),
-            Arrival::Written(written) => self.written(*written),
+            Arrival::Written(written) => self.written(written),
             Arrival::Ended { life, prompt, index, sample } => {
                 self.running -= 1;
                 self.seat.give_back();
@@ -497,7 +497,7 @@ impl Job<'_> {
             match tokio::time::timeout_at(until, self.arrivals.next()).await {
                 Ok(Some(Arrival::Ended { .. })) => self.running -= 1,
                 Ok(Some(Arrival::Acknowledged { after })) => self.context.metrics.cancel_acknowledged(after),
-                Ok(Some(Arrival::Written(written))) => self.written(*written),
+                Ok(Some(Arrival::Written(written))) => self.written(written),
                 Ok(Some(Arrival::Broken(_))) | Ok(None) | Err(_) => return,
                 Ok(Some(_)) => {}
             }

@@ -32,12 +32,15 @@ use journal::Numbers;
 use run::{Summary, TrainError};
 use settings::{Objective, Settings};
 
+use crate::failpoint;
+
 /// Trains to the end of the run, or goes on with one that was begun. `observer` sees every line of numbers as it is written.
 pub async fn train(
     settings: &Settings,
     observer: &mut (dyn FnMut(&Numbers, &State) + Send),
     interrupt: impl Future<Output = ()>,
 ) -> Result<Summary, TrainError> {
+    failpoint::arm_from_env().map_err(TrainError::Setting)?;
     match settings.run.objective {
         Objective::Rl => run::run(settings, observer, interrupt).await,
         Objective::Sft => sft::run(settings, observer, interrupt).await,

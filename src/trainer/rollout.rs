@@ -162,9 +162,10 @@ impl Asker<'_> {
             let sampled = groups.into_iter().filter(|group| group.stats.seen > 0 || group.status == crate::rollout::plan::Status::Failed);
             rollout.groups.extend(sampled);
             let left = self.settings.rollout.samples_per_step.saturating_sub(rollout.samples);
-            let whole =
-                self.kind() == "sequential" && self.settings.rollout.samples_per_step > 0 && self.settings.rollout.prompts_per_step == 0;
-            if !whole || left == 0 {
+            // One step ahead, the weights of the first job may be gone by now: such a step takes what its one job gave.
+            let settings = &self.settings.rollout;
+            let tops_up = settings.samples_per_step > 0 && settings.prompts_per_step == 0 && settings.ahead == 0;
+            if !tops_up || self.kind() != "sequential" || left == 0 {
                 break;
             }
         }
