@@ -5,7 +5,6 @@
 //! it when it is written, so that what a reader has seen is never lost.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::job::{Arrival, Job};
