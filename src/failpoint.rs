@@ -31,11 +31,35 @@ pub enum Point {
     CloseBeforeCommit,
     /// The end of a job is committed and nobody was told.
     CloseAfterCommit,
+    /// A version of the weights is in its file and not in the store.
+    WeightsAfterFile,
+    /// A version of the weights was written and is not committed.
+    WeightsBeforeCommit,
+    /// A version of the weights is committed and does not serve.
+    WeightsAfterCommit,
+    /// A version of the weights serves and nobody was told.
+    WeightsAfterSwap,
+    /// The trainer has not asked for a step's samples.
+    TrainBeforeRollout,
+    /// The trainer has a step's samples and has not learned from them.
+    TrainAfterRollout,
+    /// The trainer has updated its weights; nothing of the step is written.
+    TrainAfterUpdate,
+    /// The step's numbers are written and its weights were not pushed.
+    TrainBeforePush,
+    /// The server has the weights and the step has no checkpoint.
+    TrainAfterPush,
+    /// The logs are on disk and nothing of the checkpoint is.
+    CheckpointBeforeFiles,
+    /// A checkpoint is written and has not got its name.
+    CheckpointBeforeRename,
+    /// A checkpoint is whole and older ones were not dropped.
+    CheckpointAfterRename,
 }
 
 impl Point {
     /// All points.
-    pub const ALL: [Point; 8] = [
+    pub const ALL: [Point; 20] = [
         Point::JobBeforeCommit,
         Point::JobAfterCommit,
         Point::SamplesBeforeCommit,
@@ -44,7 +68,24 @@ impl Point {
         Point::GroupAfterCommit,
         Point::CloseBeforeCommit,
         Point::CloseAfterCommit,
+        Point::WeightsAfterFile,
+        Point::WeightsBeforeCommit,
+        Point::WeightsAfterCommit,
+        Point::WeightsAfterSwap,
+        Point::TrainBeforeRollout,
+        Point::TrainAfterRollout,
+        Point::TrainAfterUpdate,
+        Point::TrainBeforePush,
+        Point::TrainAfterPush,
+        Point::CheckpointBeforeFiles,
+        Point::CheckpointBeforeRename,
+        Point::CheckpointAfterRename,
     ];
+
+    /// Whether it is the trainer that reaches it.
+    pub fn is_of_the_trainer(self) -> bool {
+        self.name().starts_with("train.") || self.name().starts_with("checkpoint.")
+    }
 
     /// Its name in the environment variable.
     pub fn name(self) -> &'static str {
@@ -57,6 +98,18 @@ impl Point {
             Point::GroupAfterCommit => "group.after_commit",
             Point::CloseBeforeCommit => "close.before_commit",
             Point::CloseAfterCommit => "close.after_commit",
+            Point::WeightsAfterFile => "weights.after_file",
+            Point::WeightsBeforeCommit => "weights.before_commit",
+            Point::WeightsAfterCommit => "weights.after_commit",
+            Point::WeightsAfterSwap => "weights.after_swap",
+            Point::TrainBeforeRollout => "train.before_rollout",
+            Point::TrainAfterRollout => "train.after_rollout",
+            Point::TrainAfterUpdate => "train.after_update",
+            Point::TrainBeforePush => "train.before_push",
+            Point::TrainAfterPush => "train.after_push",
+            Point::CheckpointBeforeFiles => "checkpoint.before_files",
+            Point::CheckpointBeforeRename => "checkpoint.before_rename",
+            Point::CheckpointAfterRename => "checkpoint.after_rename",
         }
     }
 }

@@ -3,14 +3,17 @@
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use adaroll::commands::bench::{decode, schedule, train as bench_train};
 use adaroll::commands::open::{EngineOptions, Opened, default_threads, open};
-use adaroll::commands::{check, generate, inspect, jobs, prompts, rollout, score, serve};
+use adaroll::commands::{check, demo, generate, inspect, jobs, prompts, report, rollout, score, serve, train};
 use adaroll::config::LogFormat;
 use adaroll::engine::{EngineSettings, SamplingParams};
 use adaroll::model::backward::Recompute;
 use adaroll::ops::cpu::Isa;
+use adaroll::trainer::{self, checkpoint::State, journal::Numbers};
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -26,6 +29,12 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Serve(serve::ServeArgs),
+    #[command(verbatim_doc_comment)]
+    Train(train::TrainArgs),
+    #[command(verbatim_doc_comment)]
+    Demo(demo::DemoArgs),
+    #[command(verbatim_doc_comment)]
+    Report(report::ReportArgs),
     #[command(verbatim_doc_comment)]
     Rollout(Box<rollout::RolloutArgs>),
     /// Look at the jobs in a store, export their groups, or delete old ones.
@@ -304,6 +313,9 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
     start_logs(LogFormat::Text);
     match command {
         Command::Serve(_) => {}
+        Command::Train(args) => return run_train(&args).await,
+        Command::Demo(args) => return run_demo(args).await,
+        Command::Report(args) => println!("{}", args.run()?),
         Command::Rollout(args) => return run_rollout(&args).await,
         Command::Jobs(command) => command.run(&mut std::io::stdout().lock())?,
         Command::Generate(args) => run_generate(&args).await?,
@@ -419,6 +431,38 @@ async fn run_rollout(args: &rollout::RolloutArgs) -> Result<ExitCode, Failure> {
     let summary = rollout::run(args, progress, stop_signal()).await?;
     eprintln!("{summary}\nwritten to {}", args.out.display());
     Ok(if summary.is_done() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn run_train(args: &train::TrainArgs) -> Result<ExitCode, Failure> {
+    let settings = args.settings()?;
+    if args.check {
+        println!("{}", toml::to_string(&settings)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let steps = bar(settings.run.steps, "steps");
+    let shown = steps.clone();
+    let mut observer = move |numbers: &Numbers, state: &State| {
+        shown.set_position(state.step);
+        if let Some(line) = train::describe(numbers, state) {
+            shown.suspend(|| eprintln!("{line}"));
+        }
+    };
+    let summary = trainer::train(&settings, &mut observer, stop_signal()).await?;
+    steps.finish_and_clear();
+    eprintln!("{summary}");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn run_demo(args: demo::DemoArgs) -> Result<ExitCode, Failure> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let asked = interrupted.clone();
+    tokio::spawn(async move {
+        stop_signal().await;
+        asked.store(true, Ordering::Relaxed);
+    });
+    let told = tokio::task::spawn_blocking(move || demo::run(&args, &|| interrupted.load(Ordering::Relaxed))).await??;
+    println!("{told}");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Resolves at Ctrl-C or SIGTERM.

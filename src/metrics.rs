@@ -12,6 +12,7 @@ use prometheus::{
 
 use crate::engine::EngineStats;
 use crate::rollout::plan::{Stats, Status};
+use crate::rollout::updates::Seconds;
 
 /// What a sample came to, for `adaroll_samples_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,8 @@ pub struct Metrics {
     nonfinite: IntCounter,
     engine_cancelled: IntCounter,
     weights_version: IntGauge,
+    weight_update_seconds: HistogramVec,
+    weight_updates: IntCounterVec,
     running: IntGauge,
     waiting: IntGauge,
     kv_blocks: IntGaugeVec,
@@ -127,6 +130,14 @@ impl Metrics {
             nonfinite: counter(r, "adaroll_nonfinite_total", "Samples ended by non-finite logits")?,
             engine_cancelled: counter(r, "adaroll_engine_cancelled_total", "Samples that the engine ended for its callers")?,
             weights_version: gauge(r, "adaroll_weights_version", "Version of the weights that serve")?,
+            weight_update_seconds: histograms(
+                r,
+                "adaroll_weight_update_seconds",
+                "Seconds of each step of a push of weights; pause is what the engine's loop spent on the swap",
+                &["phase"],
+                [1e-6, 1e-5, 1e-4].into_iter().chain(seconds()).collect(),
+            )?,
+            weight_updates: counters(r, "adaroll_weight_updates_total", "Pushes of weights by what they came to", &["result"])?,
             running: gauge(r, "adaroll_requests_running", "Samples in the running batch")?,
             waiting: gauge(r, "adaroll_requests_waiting", "Samples that wait for blocks, a place or another's prefill")?,
             kv_blocks: gauges(r, "adaroll_kv_blocks", "KV blocks by state; cached ones are given up on demand", &["state"])?,
@@ -158,6 +169,9 @@ impl Metrics {
         }
         for kind in ["prompt", "cached", "generated", "recomputed", "discarded"] {
             self.tokens.with_label_values(&[kind]);
+        }
+        for result in ["swapped", "unchanged", "refused", "failed"] {
+            self.weight_updates.with_label_values(&[result]);
         }
         for key in ["anonymous", "data", "admin"] {
             self.requests.with_label_values(&[key]);
@@ -227,6 +241,22 @@ impl Metrics {
     /// A request came with the token called `key`.
     pub fn request_from(&self, key: &str) {
         self.requests.with_label_values(&[key]).inc();
+    }
+
+    /// A push of weights is through: whether it changed nothing and what its steps took, or whether its caller was at fault.
+    pub fn weights_updated(&self, outcome: Result<(bool, Seconds), bool>) {
+        let result = match outcome {
+            Ok((true, _)) => "unchanged",
+            Ok((false, seconds)) => {
+                for (phase, seconds) in seconds.steps() {
+                    self.weight_update_seconds.with_label_values(&[phase]).observe(seconds);
+                }
+                "swapped"
+            }
+            Err(true) => "refused",
+            Err(false) => "failed",
+        };
+        self.weight_updates.with_label_values(&[result]).inc();
     }
 
     /// New samples are held back, or no longer.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::engine::{EngineSettings, LocalEngine};
-use crate::model::{LoadError, Model, ModelText};
+use crate::model::{Checkpoint, LoadError, Model, ModelText, TensorSet};
 use crate::ops::cpu::{CpuOps, Isa};
 
 /// Everything that decides how an engine runs, and nothing that decides what it draws (but for `ignore_eos`).
@@ -36,6 +36,8 @@ pub struct Opened {
     pub engine: LocalEngine,
     /// Tokenizer and template.
     pub text: ModelText,
+    /// The folder's weights as they lie in its files: version 0.
+    pub weights: TensorSet,
     /// Digest of everything in the folder that decides what is drawn, and of the stop tokens.
     pub digest: String,
 }
@@ -49,8 +51,10 @@ pub fn open(dir: &Path, options: &EngineOptions, progress: impl FnMut(usize, usi
     }
     let digest = digest(dir, &model.stop_token_ids).map_err(LoadError::Digest)?;
     let text = ModelText::from_folder(dir, model.tokenizer.clone())?;
-    let engine = LocalEngine::start(ops, model, &options.settings).map_err(LoadError::Threads)?;
-    Ok(Opened { engine, text, digest })
+    let weights = TensorSet::of_model(Checkpoint::open(dir, &model.config)?, &model.config)?;
+    let packer = CpuOps::with_isa(1, options.isa).map_err(LoadError::Threads)?;
+    let engine = LocalEngine::start_with(ops, Some(packer), model, &options.settings).map_err(LoadError::Threads)?;
+    Ok(Opened { engine, text, weights, digest })
 }
 
 /// BLAKE3 of the folder's configuration, tokenizer and weights, by name, and of the stop tokens.

@@ -18,7 +18,7 @@ use crate::failpoint;
 use crate::model::ModelError;
 use crate::ops::cpu::Isa;
 use crate::rollout::Width;
-use crate::server::{self, AppState, Options, StartError, Tokens};
+use crate::server::{self, AppState, Options, StartError, Tokens, WeightsOptions};
 use crate::store::{Store, StoreError, StorePath};
 
 /// Serve rollouts over HTTP: POST /v1/rollouts gives balanced groups.
@@ -142,6 +142,7 @@ pub fn options(config: &Config) -> Result<Options, ServeError> {
         rewards: config.reward.clone(),
         tokens,
         model_digest: String::new(),
+        weights: None,
     })
 }
 
@@ -168,14 +169,20 @@ pub async fn serve(
     }
     let listener = TcpListener::bind(address).await.map_err(|e| ServeError::Listen(address, e))?;
     listening(listener.local_addr()?);
-    let Opened { engine, text, digest } = opened;
+    let Opened { engine, text, weights, digest } = opened;
     let engine: Arc<dyn Engine> = Arc::new(engine);
     let store = open_store(&config)?;
     let keep_days = f64::from(config.store.keep_days);
-    let state = AppState::new(engine, Arc::new(text), store.clone(), Options { model_digest: digest, ..options })?;
+    let (dir, roots) = (config.weights.folder(&config.store), config.weights.roots.clone());
+    let weights = Some(WeightsOptions { model: weights, dir: dir.clone(), roots });
+    let state = AppState::new(engine, Arc::new(text), store.clone(), Options { model_digest: digest, weights, ..options })?;
     let pruning = tokio::spawn(prune_hourly(store, keep_days));
     let served = server::serve(state, listener, shutdown).await;
     pruning.abort();
+    if config.store.in_memory() && config.weights.dir.as_os_str().is_empty() {
+        // It is this process's own, and is there only if something was pushed.
+        let _ = std::fs::remove_dir_all(dir);
+    }
     Ok(served?)
 }
 

@@ -15,7 +15,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-pub use sections::{Engine, LogFormat, Model, Rollout, Server, Store};
+pub use sections::{Engine, LogFormat, Model, Rollout, Server, Store, Weights};
 pub use source::Source;
 
 use crate::reward::PoolSettings;
@@ -42,6 +42,8 @@ pub struct Config {
     pub reward: PoolSettings,
     /// Where jobs are kept.
     pub store: Store,
+    /// Where weights come from and are kept.
+    pub weights: Weights,
 }
 
 /// A configuration that cannot be used: every line of it is a sentence that says where, which key, what, and what to do.

@@ -179,6 +179,31 @@ impl Default for Rollout {
     }
 }
 
+/// `[weights]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Weights {
+    /// Folder of pushed weights; empty: beside the store.
+    pub dir: PathBuf,
+    /// Folders of this machine that a push may name files in.
+    pub roots: Vec<PathBuf>,
+}
+
+impl Weights {
+    /// The folder: as set, or `STORE.weights`, or one of this process where nothing is kept.
+    pub fn folder(&self, store: &Store) -> PathBuf {
+        if !self.dir.as_os_str().is_empty() {
+            return self.dir.clone();
+        }
+        if store.in_memory() {
+            return std::env::temp_dir().join(format!("adaroll-weights-{}", std::process::id()));
+        }
+        let mut name = store.path.as_os_str().to_owned();
+        name.push(".weights");
+        name.into()
+    }
+}
+
 /// `[store]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -67,6 +67,9 @@ pub(super) fn problems(config: &Config) -> Vec<(&'static str, String)> {
     if config.store.path.as_os_str().is_empty() {
         found.push(("store.path", "is empty; give a file, or \":memory:\" to keep nothing on disk".into()));
     }
+    for root in config.weights.roots.iter().filter(|root| !root.is_absolute()) {
+        found.push(("weights.roots", format!("holds {}, which is no absolute path; give one", root.display())));
+    }
     let server = &config.server;
     match Tokens::new(&server.data_token, &server.admin_token) {
         Err((key, problem)) => found.push((key, problem)),

@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::weights::{StageError, Swapped};
+use crate::model::TensorSource;
+
 /// Names one submitted sample within one engine. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
@@ -194,6 +197,17 @@ pub enum StopMatch {
     Text(String),
 }
 
+/// Tokens `start..end` of a sample were drawn by this version of the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct VersionSpan {
+    /// Version.
+    pub version: u64,
+    /// First token.
+    pub start: u32,
+    /// Behind the last token.
+    pub end: u32,
+}
+
 /// A finished sample. `token_ids`, `logprobs` and `logprobs_raw` have the same length, and every log-probability is finite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
@@ -211,8 +225,9 @@ pub struct Sample {
     pub finish_reason: FinishReason,
     /// What ended it, if it was a stop.
     pub stop_match: Option<StopMatch>,
-    /// Version of the weights that drew the tokens.
-    pub weights_version: u64,
+    /// Which weights drew which tokens: spans that cover all tokens in order, one unless the weights changed on the way. A sample without
+    /// tokens has an empty one.
+    pub weight_versions: Vec<VersionSpan>,
 }
 
 /// What a sample's stream carries. The last event is always [`Event::Finished`], also after a cancel; a stream that ends without it says that
@@ -351,4 +366,15 @@ pub trait Engine: Send + Sync {
     fn score(&self, request: ScoreRequest) -> Result<oneshot::Receiver<Result<Scores, SubmitError>>, SubmitError>;
     /// Counters and gauges as of the last step.
     fn stats(&self) -> EngineStats;
+
+    /// Packs verified tensors beside the live weights, in the calling thread; what was staged before and not swapped in is dropped.
+    fn stage(&self, _version: u64, _source: &dyn TensorSource) -> Result<(), StageError> {
+        Err(StageError::Fixed)
+    }
+
+    /// Asks for the staged weights to serve. Requests sent before this call may start under the old weights; those sent after it run under
+    /// the new ones alone. Samples that run keep their tokens and go on: their keys and values are computed again. Scores start again.
+    fn swap(&self) -> Result<oneshot::Receiver<Swapped>, StageError> {
+        Err(StageError::Fixed)
+    }
 }

@@ -11,8 +11,9 @@ use tokio::sync::{mpsc as events, oneshot};
 use super::api::*;
 use super::runner::{Command, Runner};
 use super::settings::EngineSettings;
-use crate::model::Model;
+use super::weights::{Packer, Slot, Stage, StageError, Swapped};
 use crate::model::weights::heads;
+use crate::model::{Model, TensorSource};
 use crate::ops::{BLOCK_TOKENS, Ops};
 
 /// What the loop and the handle share.
@@ -50,12 +51,27 @@ pub struct LocalEngine {
     board: Arc<Board>,
     next_id: AtomicU64,
     max_queue: usize,
+    /// Packs new weights, if this engine takes any.
+    stage: Option<Box<dyn Stage>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl LocalEngine {
-    /// Starts the loop over a loaded model.
+    /// Starts the loop over a loaded model, whose weights serve as version 0 and stay.
     pub fn start<O: Ops + 'static>(ops: O, model: Model<O>, settings: &EngineSettings) -> std::io::Result<LocalEngine> {
+        Self::start_with(ops, None, model, settings)
+    }
+
+    /// The same with `packer`, operations of their own that pack new weights while the loop goes on with the first.
+    pub fn start_with<O: Ops + 'static>(
+        ops: O,
+        packer: Option<O>,
+        model: Model<O>,
+        settings: &EngineSettings,
+    ) -> std::io::Result<LocalEngine> {
+        let staged = Arc::new(Slot::default());
+        let config = model.config.clone();
+        let stage = packer.map(|ops| Box::new(Packer::new(ops, config, staged.clone())) as Box<dyn Stage>);
         let context_length = model.config.context_length;
         let blocks = settings.blocks(ops.kv_block_bytes(model.config.num_layers, heads(&model.config)), context_length);
         let info = EngineInfo {
@@ -74,7 +90,7 @@ impl LocalEngine {
             start: Instant::now(),
         });
         let (commands, inbox) = mpsc::channel();
-        let runner = Runner::new(ops, model, settings, blocks, board.clone());
+        let runner = Runner::new(ops, model, settings, blocks, board.clone(), staged);
         let thread = {
             let board = board.clone();
             std::thread::Builder::new().name("engine".into()).spawn(move || {
@@ -89,7 +105,7 @@ impl LocalEngine {
                 *lock(&board.stopped) = Some(why);
             })?
         };
-        Ok(LocalEngine { info, commands, board, next_id: AtomicU64::new(0), max_queue: settings.max_queue, thread: Some(thread) })
+        Ok(LocalEngine { info, commands, board, next_id: AtomicU64::new(0), max_queue: settings.max_queue, stage, thread: Some(thread) })
     }
 
     fn stopped(&self) -> SubmitError {
@@ -198,6 +214,23 @@ impl Engine for LocalEngine {
         let mut stats = lock(&self.board.stats).clone();
         stats.heartbeat_us = self.board.since_beat();
         stats
+    }
+
+    fn stage(&self, version: u64, source: &dyn TensorSource) -> Result<(), StageError> {
+        let stage = self.stage.as_ref().ok_or(StageError::Fixed)?;
+        Ok(stage.stage(version, source)?)
+    }
+
+    fn swap(&self) -> Result<oneshot::Receiver<Swapped>, StageError> {
+        if self.stage.is_none() {
+            return Err(StageError::Fixed);
+        }
+        if lock(&self.board.stopped).is_some() {
+            return Err(StageError::Stopped(self.stopped().to_string()));
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.commands.send(Command::Swap(sender)).map_err(|_| StageError::Stopped(self.stopped().to_string()))?;
+        Ok(receiver)
     }
 }
 

@@ -11,10 +11,12 @@ mod output;
 mod runner;
 pub mod scheduler;
 mod settings;
+pub mod weights;
 
 pub use api::{
     CancelAck, Engine, EngineInfo, EngineStats, Event, FinishReason, RequestId, Sample, SampleRequest, SampleStream, SamplingParams,
-    ScoreRequest, Scores, StopMatch, StreamKey, SubmitError,
+    ScoreRequest, Scores, StopMatch, StreamKey, SubmitError, VersionSpan,
 };
 pub use local::LocalEngine;
 pub use settings::EngineSettings;
+pub use weights::{StageError, Swapped};

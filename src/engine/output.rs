@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::api::{Event, FinishReason, Sample, SampleRequest, StopMatch};
+use super::api::{Event, FinishReason, Sample, SampleRequest, StopMatch, VersionSpan};
 use super::detokenize::TextStream;
 use crate::model::tokenizer::Tokenizer;
 use crate::ops::{Draw, Drawn, Filters};
@@ -41,7 +41,7 @@ impl Output {
             text: String::new(),
             finish_reason: FinishReason::Cancelled,
             stop_match: None,
-            weights_version,
+            weight_versions: vec![VersionSpan { version: weights_version, start: 0, end: 0 }],
         };
         Output { request, events, sample, text, stops, most_tokens }
     }
@@ -55,9 +55,16 @@ impl Output {
         Draw { row, filters, key: self.request.key.0, position: position as u32, sample: self.request.index }
     }
 
-    /// Takes a drawn token; says whether (and how) the sample has ended with it.
-    pub(super) fn push(&mut self, drawn: Drawn) -> Option<FinishReason> {
+    /// Takes a token that this version drew; says whether (and how) the sample has ended with it.
+    pub(super) fn push(&mut self, drawn: Drawn, weights_version: u64) -> Option<FinishReason> {
         let s = &mut self.sample;
+        let at = s.token_ids.len() as u32;
+        match s.weight_versions.last_mut() {
+            Some(span) if span.version == weights_version => span.end += 1,
+            // It waited while the weights changed.
+            Some(span) if at == 0 => *span = VersionSpan { version: weights_version, start: 0, end: 1 },
+            _ => s.weight_versions.push(VersionSpan { version: weights_version, start: at, end: at + 1 }),
+        }
         s.token_ids.push(drawn.token);
         s.logprobs.push(drawn.logprob);
         s.logprobs_raw.push(drawn.logprob_raw);

@@ -13,6 +13,7 @@ use super::local::{Board, Scoring, lock};
 use super::output::Output;
 use super::scheduler::{Limits, Outcome, Purpose, Scheduler};
 use super::settings::EngineSettings;
+use super::weights::{Slot, Swapped};
 use crate::model::Model;
 use crate::model::forward::Forward;
 use crate::model::weights::heads;
@@ -33,6 +34,8 @@ pub(super) enum Command {
     Score(RequestId, ScoreRequest, oneshot::Sender<Result<Scores, SubmitError>>),
     /// End a sample.
     Cancel(RequestId, oneshot::Sender<bool>),
+    /// Serve the staged weights.
+    Swap(oneshot::Sender<Swapped>),
     /// End the loop.
     Stop,
 }
@@ -56,14 +59,15 @@ pub(super) struct Runner<O: Ops> {
     board: Arc<Board>,
     stats: EngineStats,
     weights_version: u64,
+    staged: Arc<Slot<O>>,
     // Memory that steps use again.
     batch: Batch,
     outcomes: Vec<Outcome>,
     drawn: Vec<Result<Drawn, NonFinite>>,
 }
 
-impl<O: Ops> Runner<O> {
-    pub(super) fn new(ops: O, model: Model<O>, settings: &EngineSettings, blocks: usize, board: Arc<Board>) -> Self {
+impl<O: Ops + 'static> Runner<O> {
+    pub(super) fn new(ops: O, model: Model<O>, settings: &EngineSettings, blocks: usize, board: Arc<Board>, staged: Arc<Slot<O>>) -> Self {
         let limits = Limits { batch_tokens: settings.max_batch_tokens.max(1), sequences: settings.max_sequences.max(1) };
         let forward = Forward::new(&ops, &model.config, limits.batch_tokens, limits.sequences);
         let cache = ops.kv_cache(model.config.num_layers, blocks, heads(&model.config));
@@ -79,6 +83,7 @@ impl<O: Ops> Runner<O> {
             board,
             stats: EngineStats::default(),
             weights_version: 0,
+            staged,
             batch: Batch::default(),
             outcomes: Vec::new(),
             drawn: Vec::new(),
@@ -136,8 +141,27 @@ impl<O: Ops> Runner<O> {
                 self.publish_stats();
                 let _ = reply.send(was_there);
             }
+            Command::Swap(reply) => self.swap(reply),
             Command::Stop => {}
         }
+    }
+
+    /// Puts the staged weights in the place of the live ones; nothing of the old ones is used again. Where nothing is staged the reply is
+    /// dropped, which says so.
+    fn swap(&mut self, reply: oneshot::Sender<Swapped>) {
+        let began = Instant::now();
+        let Some((version, weights)) = self.staged.take() else { return };
+        let retired = std::mem::replace(&mut self.model.weights, weights);
+        self.weights_version = version;
+        let lost_tokens = self.scheduler.computed_tokens();
+        self.scheduler.new_version();
+        for (id, state) in &mut self.scoring {
+            // A score is of one version.
+            state.scores = Scores { logprobs: Vec::new(), logprobs_raw: Vec::new(), weights_version: version };
+            self.scheduler.score_again(*id, state.request.from);
+        }
+        self.publish_stats();
+        let _ = reply.send(Swapped { version, pause: began.elapsed(), lost_tokens, retired: Box::new(retired) });
     }
 
     /// Every token id that ends a sample with these parameters.
@@ -188,7 +212,7 @@ impl<O: Ops> Runner<O> {
             Ok(drawn) => {
                 self.stats.generated_tokens += 1;
                 self.scheduler.push(id, drawn.token);
-                output.push(drawn)
+                output.push(drawn, self.weights_version)
             }
         };
         if let Some(reason) = ended {

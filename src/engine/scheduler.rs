@@ -465,6 +465,29 @@ impl Scheduler {
         true
     }
 
+    /// The weights are others now: no block is found again, and every sequence starts over from its known tokens, the running ones first.
+    pub fn new_version(&mut self) {
+        for id in std::mem::take(&mut self.running).into_iter().rev() {
+            self.stop_running(id);
+            self.waiting.push_front(id);
+        }
+        self.blocks.new_version();
+        let root = self.blocks.root();
+        self.sequences.values_mut().for_each(|s| s.prefix = root);
+    }
+
+    /// Tokens whose keys and values are in the cache.
+    pub fn computed_tokens(&self) -> usize {
+        self.sequences.values().map(|s| s.computed).sum()
+    }
+
+    /// A sequence is to be scored from `from` on again.
+    pub fn score_again(&mut self, id: RequestId, from: usize) {
+        if let Some(s) = self.sequences.get_mut(&id) {
+            s.purpose = Purpose::Score(from);
+        }
+    }
+
     /// The sequences there are.
     pub fn ids(&self) -> Vec<RequestId> {
         self.sequences.keys().copied().collect()

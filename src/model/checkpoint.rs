@@ -105,6 +105,11 @@ impl Checkpoint {
         &self.files
     }
 
+    /// The files, and the file of each tensor in the order of [`ModelConfig::tensors`].
+    pub(super) fn into_parts(self) -> (Vec<SafetensorsFile>, Vec<usize>) {
+        (self.files, self.places.into_iter().map(|(_, file)| file).collect())
+    }
+
     /// Reads every tensor of the model and refuses the first NaN or infinity.
     pub fn verify_finite(&self) -> Result<(), ModelError> {
         for (name, file) in &self.places {

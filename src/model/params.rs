@@ -62,7 +62,8 @@ impl Params {
         }
     }
 
-    fn of(entries: Vec<Param>) -> Params {
+    /// These tensors, in this order.
+    pub fn of(entries: Vec<Param>) -> Params {
         let by_name = entries.iter().enumerate().map(|(i, p)| (p.name.clone(), i)).collect();
         Params { entries, by_name }
     }

@@ -1,22 +1,26 @@
 //! From closed groups to the journal and to readers.
 //!
 //! Groups go out in request order, or as they close if the request says so. Under `dapo` a group's place is known only when enough of the
-//! earlier ones are; until then it waits here. One group at a time is read back from the journal, rendered, and written; readers hear of
+//! earlier ones are; until then it waits here. What waits is read back from the journal, rendered, and written, in its order; readers hear of
 //! it when it is written, so that what a reader has seen is never lost.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use super::job::{Arrival, Job};
 use super::journal::Journal;
-use super::output::{Timing, group_json};
+use super::output::{Timing, are_mixed, group_json};
 use super::plan::ledger::Place;
 use super::plan::{Exit, Group};
 use super::prompt::{OpenPrompt, Waste};
 use super::spec::{JobSpec, Order};
+use super::versions::OnWeightUpdate;
 use crate::metrics::SampleOutcome;
 use crate::store::GroupRow;
+
+/// Groups, and tokens of groups, that are written together.
+const MOST_GROUPS: usize = 64;
+const MOST_TOKENS: u64 = 16 * 1024;
 
 /// A group on its way out.
 pub(super) struct Closed {
@@ -147,27 +151,38 @@ impl Job<'_> {
         self.delivery.dispatch(|position| wanted.map_or(Place::Kept, |wanted| wanted.place(position)));
     }
 
-    /// Starts to write the next group, unless one is being written.
+    /// Starts to write the groups whose turn has come, unless some are being written.
     pub(super) fn write_next(&mut self) {
-        if self.delivery.writing {
+        if self.delivery.writing || self.delivery.outbox.is_empty() {
             return;
         }
-        let Some((position, seq, closed)) = self.delivery.outbox.pop_front() else { return };
         self.delivery.writing = true;
+        // One commit for many small groups, and no group waits for many large ones to be rendered.
+        let (mut batch, mut tokens) = (Vec::new(), 0);
+        while batch.len() < MOST_GROUPS
+            && tokens < MOST_TOKENS
+            && let Some(next) = self.delivery.outbox.pop_front()
+        {
+            tokens += next.2.group.stats.tokens_seen;
+            batch.push(next);
+        }
         let (journal, spec, key) = (self.context.journal.clone(), self.spec.clone(), self.record.key);
         self.arrivals.push(Box::pin(async move {
-            match write(journal, spec, key, position, seq, closed).await {
+            match write(&*journal, &spec, key, batch).await {
                 Ok(written) => Arrival::Written(written),
                 Err(error) => Arrival::Broken(error),
             }
         }));
     }
 
-    /// A group is in the journal: readers may have it.
-    pub(super) fn written(&mut self, written: Written) {
+    /// Groups are in the journal: readers may have them.
+    pub(super) fn written(&mut self, written: Vec<Written>) {
         self.delivery.writing = false;
+        written.iter().for_each(|group| self.group_written(group));
+    }
+
+    fn group_written(&mut self, Written { row, group, waste }: &Written) {
         self.delivery.over += 1;
-        let Written { row, group, waste } = &written;
         self.record.appended(row, waste.tokens, waste.cancelled);
         let metrics = &self.context.metrics;
         let (stats, kept) = (&group.stats, if row.seq.is_some() { group.kept.len() as u64 } else { 0 });
@@ -185,29 +200,47 @@ impl Job<'_> {
     }
 }
 
-/// Renders a group from the journal and writes it there.
-async fn write(
-    journal: Arc<dyn Journal>,
-    spec: Arc<JobSpec>,
+/// Renders groups from the journal and writes them there, in this order: what a crash leaves has no gap.
+async fn write(journal: &dyn Journal, spec: &JobSpec, key: i64, batch: Vec<(usize, Option<u64>, Closed)>) -> Result<Vec<Written>, String> {
+    // The reads stand in the journal's queue together, and so do the rows: each time, one transaction does.
+    let rendered = batch.into_iter().map(|(position, seq, closed)| render(journal, spec, key, position, seq, closed));
+    let rendered = futures::future::try_join_all(rendered).await?;
+    let (mut commits, mut written) = (Vec::with_capacity(rendered.len()), Vec::with_capacity(rendered.len()));
+    for (group, json) in rendered {
+        commits.push(journal.group(GroupRow { json, ..group.row.clone() }));
+        written.push(group);
+    }
+    futures::future::try_join_all(commits).await?;
+    Ok(written)
+}
+
+/// A group's row without its JSON, and the JSON.
+async fn render(
+    journal: &dyn Journal,
+    spec: &JobSpec,
     key: i64,
     position: usize,
     seq: Option<u64>,
     closed: Closed,
-) -> Result<Box<Written>, String> {
+) -> Result<(Written, Option<String>), String> {
     let Closed { group, exit, prompt, at } = closed;
     let waste = prompt.wasted(exit);
     let json = match seq {
         None => None,
         Some(_) => {
-            let indices = if spec.settings.fields.all_samples && exit.t > 0 {
-                (0..exit.t).collect()
-            } else {
-                group.kept.iter().map(|kept| kept.index).collect::<Vec<u32>>()
+            let shown: BTreeSet<u32> = match spec.settings.fields.all_samples {
+                true if exit.t > 0 => (0..exit.t).collect(),
+                _ => group.kept.iter().map(|kept| kept.index).collect(),
             };
-            let samples = if indices.is_empty() { Vec::new() } else { journal.samples(key, position as u32, indices.clone()).await? };
+            // Only the samples of such a job can be of several versions, and those that the group does not show decided over it as well.
+            let all = spec.settings.on_weight_update == OnWeightUpdate::Continue;
+            let indices: Vec<u32> = if all { (0..exit.t).collect() } else { shown.iter().copied().collect() };
+            let mut samples = if indices.is_empty() { Vec::new() } else { journal.samples(key, position as u32, indices.clone()).await? };
             if samples.len() != indices.len() {
                 return Err(format!("holds {} of the {} samples of a group", samples.len(), indices.len()));
             }
+            let mixed_versions = are_mixed(&samples);
+            samples.retain(|stored| shown.contains(&stored.sample.index));
             let timing = Timing {
                 tokens_discarded: waste.tokens,
                 samples_cancelled: waste.cancelled,
@@ -215,7 +248,7 @@ async fn write(
                 age_s: prompt.first_submitted.map_or(0.0, |since| since.elapsed().as_secs_f64()),
                 wall_clock_timeouts: u64::from(prompt.timeouts),
             };
-            let json = group_json(&spec.settings, &spec.prompts[position], &group, &prompt, &samples, timing);
+            let json = group_json(&spec.settings, &spec.prompts[position], &group, &prompt, &samples, mixed_versions, timing);
             Some(json.map_err(|e| format!("a group could not be written as JSON: {e}"))?)
         }
     };
@@ -233,6 +266,5 @@ async fn write(
         timeouts: prompt.timeouts,
         json: None,
     };
-    journal.group(GroupRow { json, ..row.clone() }).await?;
-    Ok(Box::new(Written { row, group, waste }))
+    Ok((Written { row, group, waste }, json))
 }

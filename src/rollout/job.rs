@@ -28,6 +28,7 @@ use super::prompt::OpenPrompt;
 use super::record::{Asked, Ending, JobRecord};
 use super::slots::{Seat, Slots};
 use super::spec::{JobSpec, PromptSpec};
+use super::versions::{OnWeightUpdate, Turn, Versions};
 use crate::engine::{CancelAck, Engine, Event, RequestId, Sample, SampleRequest, SampleStream, StreamKey, SubmitError};
 use crate::metrics::{Metrics, SampleOutcome};
 use crate::reward::{Judge, Judged};
@@ -48,6 +49,8 @@ pub struct Context {
     pub slots: Slots,
     /// Holds them back while an admin wants it.
     pub pause: Pause,
+    /// The weights that draw them.
+    pub versions: Versions,
     /// How far ahead they may run.
     pub width: Width,
 }
@@ -96,12 +99,15 @@ pub async fn run(context: &Context, spec: &Arc<JobSpec>, record: &JobRecord, sta
         running: 0,
         pause: BACKOFF.0,
         retry_at: None,
+        turn: context.versions.live(),
+        life: 0,
     };
     // A prompt without a usable gold takes no samples; later ones may count on that from the start.
     for position in (0..spec.prompts.len()).filter(|&position| spec.prompts[position].verifier.is_none()) {
         job.ledger.set(position, 0, 0);
     }
-    let ending = match job.restore(start) {
+    let under = start.weights_version.unwrap_or(spec.settings.weights_version);
+    let ending = match job.restore(start, under) {
         Ok(()) => job.drive().await,
         Err(problem) => Ending::Lost(format!("the store holds what cannot be read back: {problem}")),
     };
@@ -115,15 +121,15 @@ pub async fn run(context: &Context, spec: &Arc<JobSpec>, record: &JobRecord, sta
 /// Something that a job waited for.
 pub(super) enum Arrival {
     /// A sample ended; nothing came with it if its stream broke off.
-    Ended { prompt: usize, index: u32, sample: Option<Box<Sample>> },
+    Ended { life: u32, prompt: usize, index: u32, sample: Option<Box<Sample>> },
     /// A verifier gave its verdict.
-    Judged { prompt: usize, index: u32, judged: Judged },
+    Judged { life: u32, prompt: usize, index: u32, judged: Judged },
     /// A score that a client was to post has not come in time.
-    Overdue { prompt: usize, index: u32 },
+    Overdue { life: u32, prompt: usize, index: u32 },
     /// A cancelled sample's blocks are free.
     Acknowledged { after: Duration },
-    /// A prompt's end is in the journal.
-    Written(Box<Written>),
+    /// Prompts' ends are in the journal.
+    Written(Vec<Written>),
     /// The journal failed.
     Broken(String),
     /// Posted scores are in the journal and were answered.
@@ -136,7 +142,7 @@ pub(super) struct Job<'a> {
     pub(super) record: &'a JobRecord,
     plans: Vec<Plan>,
     planner: Planner,
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
     /// `dapo`'s count of informative groups.
     pub(super) wanted: Option<Wanted>,
     /// Prompts being sampled, by their position in the request.
@@ -153,6 +159,10 @@ pub(super) struct Job<'a> {
     pause: Duration,
     /// When to submit again after the engine's queue was full.
     retry_at: Option<tokio::time::Instant>,
+    /// The weights that it samples from, as far as it knows.
+    pub(super) turn: Turn,
+    /// How often its open prompts have started again.
+    pub(super) life: u32,
 }
 
 impl Job<'_> {
@@ -161,9 +171,12 @@ impl Job<'_> {
         let mut inbox = record.take_inbox();
         let mut stop = std::pin::pin!(record.asked_to_stop());
         let mut deadline = std::pin::pin!(deadline(self.spec));
+        let follows = self.spec.settings.on_weight_update == OnWeightUpdate::Restart;
         loop {
             // Read once: a switch between looking and waiting must not be missed.
             let paused = context.pause.is_paused();
+            self.follow_weights();
+            let epoch = self.turn.epoch;
             if let Err(ending) = self.fill(paused) {
                 return ending;
             }
@@ -192,6 +205,7 @@ impl Job<'_> {
                 Some(posted) = posted => { self.scores_posted(posted); Ok(()) }
                 () = self.seat.granted() => Ok(()),
                 () = context.pause.changed(paused) => Ok(()),
+                () = context.versions.changed(epoch), if follows => Ok(()),
                 () = retry => Ok(()),
             };
             if let Err(ending) = taken {
@@ -225,7 +239,7 @@ impl Job<'_> {
             match self.context.engine.submit(request(self.spec, &self.spec.prompts[position], index)) {
                 Ok(stream) => {
                     self.submitted(position, index, stream.id);
-                    self.arrivals.push(Box::pin(ended(position, index, stream)));
+                    self.arrivals.push(Box::pin(ended(self.life, position, index, stream)));
                 }
                 Err(error) => {
                     self.seat.give_back();
@@ -339,23 +353,28 @@ impl Job<'_> {
 
     /// Takes what has arrived; an error ends the job.
     fn take(&mut self, arrival: Arrival) -> Result<(), Ending> {
+        self.follow_weights();
         match arrival {
             Arrival::Acknowledged { after } => self.context.metrics.cancel_acknowledged(after),
             Arrival::Answered => {}
             Arrival::Broken(error) => return Err(Ending::Lost(format!("the store failed: {error}"))),
-            Arrival::Written(written) => self.written(*written),
-            Arrival::Ended { prompt, index, sample } => {
+            Arrival::Written(written) => self.written(written),
+            Arrival::Ended { life, prompt, index, sample } => {
                 self.running -= 1;
                 self.seat.give_back();
-                return self.sample_ended(prompt, index, sample);
+                if life == self.life {
+                    return self.sample_ended(prompt, index, sample);
+                }
+                self.lost_sample_ended(prompt, sample);
             }
-            Arrival::Overdue { prompt, index } => {
+            Arrival::Overdue { life, .. } | Arrival::Judged { life, .. } if life != self.life => {}
+            Arrival::Overdue { prompt, index, .. } => {
                 let overdue = self.open.get(&prompt).is_some_and(|p| !p.outcome(index).is_resolved());
                 if overdue {
                     self.overdue(prompt, index);
                 }
             }
-            Arrival::Judged { prompt, index, judged } => self.judged(prompt, index, judged),
+            Arrival::Judged { prompt, index, judged, .. } => self.judged(prompt, index, judged),
         }
         Ok(())
     }
@@ -448,13 +467,22 @@ impl Job<'_> {
         open.into_iter().for_each(|position| self.replan(position));
     }
 
+    /// Takes an open prompt out, as if it had never been opened.
+    pub(super) fn forget_prompt(&mut self, position: usize) -> Option<OpenPrompt> {
+        self.planner.remove(position);
+        self.lost.remove(&position);
+        let prompt = self.open.remove(&position)?;
+        self.context.metrics.open_prompts(-1);
+        Some(prompt)
+    }
+
     /// Ends samples that no group will count.
     fn give_up(&mut self, running: Vec<RequestId>) {
         self.context.metrics.samples(SampleOutcome::Cancelled, running.len() as u64);
         self.cancel(running);
     }
 
-    fn cancel(&mut self, ids: Vec<RequestId>) {
+    pub(super) fn cancel(&mut self, ids: Vec<RequestId>) {
         for id in ids {
             self.arrivals.push(Box::pin(acknowledged(self.context.engine.cancel(id))));
         }
@@ -469,7 +497,7 @@ impl Job<'_> {
             match tokio::time::timeout_at(until, self.arrivals.next()).await {
                 Ok(Some(Arrival::Ended { .. })) => self.running -= 1,
                 Ok(Some(Arrival::Acknowledged { after })) => self.context.metrics.cancel_acknowledged(after),
-                Ok(Some(Arrival::Written(written))) => self.written(*written),
+                Ok(Some(Arrival::Written(written))) => self.written(written),
                 Ok(Some(Arrival::Broken(_))) | Ok(None) | Err(_) => return,
                 Ok(Some(_)) => {}
             }
@@ -487,13 +515,13 @@ fn request(spec: &JobSpec, prompt: &PromptSpec, index: u32) -> SampleRequest {
     }
 }
 
-async fn ended(prompt: usize, index: u32, mut stream: SampleStream) -> Arrival {
+async fn ended(life: u32, prompt: usize, index: u32, mut stream: SampleStream) -> Arrival {
     while let Some(event) = stream.events.recv().await {
         if let Event::Finished(sample) = event {
-            return Arrival::Ended { prompt, index, sample: Some(sample) };
+            return Arrival::Ended { life, prompt, index, sample: Some(sample) };
         }
     }
-    Arrival::Ended { prompt, index, sample: None }
+    Arrival::Ended { life, prompt, index, sample: None }
 }
 
 async fn acknowledged(ack: CancelAck) -> Arrival {

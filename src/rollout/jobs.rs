@@ -15,6 +15,7 @@ use super::progress::JobState;
 use super::record::{Asked, Ending, JobRecord};
 use super::spec::{JobSpec, Origin};
 use super::unix_now;
+use super::versions::{Pin, Versions};
 use crate::store::{CloseJob, HistoryUpdate, JobState as StoredState, Resume, Store, StoreError};
 
 /// Bounds on jobs.
@@ -156,6 +157,11 @@ impl Jobs {
         &self.store
     }
 
+    /// The versions of the weights.
+    pub fn versions(&self) -> &Versions {
+        &self.context.versions
+    }
+
     /// Places for samples, in all and in use.
     pub fn slots(&self) -> (usize, usize) {
         self.context.slots.usage()
@@ -180,14 +186,15 @@ impl Jobs {
             let damaged = |problem: String| RecoverError::Damaged { id: id.clone(), problem };
             let spec = Arc::new(JobSpec::from_stored(&job).map_err(|e| damaged(e.to_string()))?);
             let resume = self.store.resume(job.job)?;
-            let record = JobRecord::open(spec, job.job, self.store.clone()).map_err(|e| damaged(e.to_string()))?;
+            let record = JobRecord::open(spec.clone(), job.job, self.store.clone()).map_err(|e| damaged(e.to_string()))?;
             record.restore(&resume.groups, numerics_changed);
-            starts.push((Arc::new(record), resume));
+            let pin = self.context.versions.adopt(job.accepted.weights_version, spec.settings.on_weight_update);
+            starts.push((Arc::new(record), resume, pin));
         }
         let count = starts.len();
-        for (record, resume) in starts {
+        for (record, resume, pin) in starts {
             tracing::info!(job = %record.id, groups = resume.groups.len(), samples = resume.samples.len(), "job goes on");
-            self.start(record, resume);
+            self.start(record, resume, pin);
         }
         Ok(count)
     }
@@ -210,8 +217,8 @@ impl Jobs {
         }
     }
 
-    /// Writes the job down and starts it, or attaches to the one that is there.
-    pub async fn admit(&self, mut spec: JobSpec) -> Result<Admission, Refusal> {
+    /// Writes the job down and starts it, or attaches to the one that is there. `pin` holds the version that the job's settings name.
+    pub async fn admit(&self, mut spec: JobSpec, pin: Pin) -> Result<Admission, Refusal> {
         let _one_at_a_time = self.admission.lock().await;
         if let Some(record) = self.attach(&spec.id, &spec.digest)? {
             return Ok(Admission::Attached(record));
@@ -235,13 +242,13 @@ impl Jobs {
         let key = self.store.admit(spec.to_stored(&self.origin).map_err(cannot)?).await?;
         self.store.usage(&spec.key, 1, spec.prompts.len() as u64, 0, 0);
         let record = Arc::new(JobRecord::open(Arc::new(spec), key, self.store.clone()).map_err(cannot)?);
-        self.start(record.clone(), Resume::default());
+        self.start(record.clone(), Resume::default(), pin);
         Ok(Admission::Started(record))
     }
 
-    fn start(&self, record: Arc<JobRecord>, resume: Resume) {
+    fn start(&self, record: Arc<JobRecord>, resume: Resume, pin: Pin) {
         lock(&self.shelf).insert(&record);
-        let task = tokio::spawn(run(self.context.clone(), self.store.clone(), self.places.clone(), record.clone(), resume));
+        let task = tokio::spawn(run(self.context.clone(), self.store.clone(), self.places.clone(), record.clone(), resume, pin));
         let shelf = self.shelf.clone();
         tokio::spawn(async move {
             // A job that panics stays open in the store; its readers must not wait for it.
@@ -328,13 +335,13 @@ impl Jobs {
     }
 }
 
-/// A job's task: waits for a place, runs, closes the job in the store, then in the record.
-async fn run(context: Context, store: Store, places: Arc<Semaphore>, record: Arc<JobRecord>, resume: Resume) {
+/// A job's task: waits for its version of the weights and a place, runs, closes the job in the store, then in the record.
+async fn run(context: Context, store: Store, places: Arc<Semaphore>, record: Arc<JobRecord>, resume: Resume, pin: Pin) {
     let Some(spec) = record.spec.clone() else { return };
     let place = tokio::select! {
         biased;
         asked = record.asked_to_stop() => Err(asked),
-        place = places.acquire() => Ok(place),
+        place = async { pin.ready().await; places.acquire().await } => Ok(place),
         () = job::deadline(&spec) => Err(Asked::GoOn),
     };
     let ending = match &place {
@@ -343,7 +350,9 @@ async fn run(context: Context, store: Store, places: Arc<Semaphore>, record: Arc
             job::run(&context, &spec, &record, resume).await
         }
         Err(Asked::Suspend) => Ending::Suspended,
-        Err(Asked::GoOn) => Ending::Failed("its deadline_s has passed before it had a place among the running jobs".into()),
+        Err(Asked::GoOn) => {
+            Ending::Failed("its deadline_s has passed before its weights served and it had a place among the running jobs".into())
+        }
         Err(Asked::Cancel) => Ending::Cancelled,
     };
     let ending = close(&store, &spec, &record, ending).await;
@@ -353,6 +362,8 @@ async fn run(context: Context, store: Store, places: Arc<Semaphore>, record: Arc
         Ending::Done | Ending::Cancelled => {}
     }
     record.finish(ending);
+    // New weights that waited for this job wait no longer.
+    drop(pin);
 }
 
 /// Closes a job in the store, unless it stays open there.

@@ -20,6 +20,8 @@ pub trait Journal: Send + Sync {
     fn samples(&self, job: i64, prompt: u32, indices: Vec<u32>) -> BoxFuture<'static, Result<Vec<StoredSample>, String>>;
     /// A prompt's end; its samples go. Resolves when it is written.
     fn group(&self, row: GroupRow) -> BoxFuture<'static, Result<(), String>>;
+    /// A job's open prompts start again under other weights: their samples go.
+    fn restart(&self, job: i64, prompts: Vec<u32>, weights_version: u64);
     /// Resolves when everything queued so far is written.
     fn flush(&self) -> BoxFuture<'static, Result<(), String>>;
 }
@@ -41,6 +43,10 @@ impl Journal for Store {
     fn group(&self, row: GroupRow) -> BoxFuture<'static, Result<(), String>> {
         let group = Store::group(self, row);
         async move { group.await.map_err(|e| e.to_string()) }.boxed()
+    }
+
+    fn restart(&self, job: i64, prompts: Vec<u32>, weights_version: u64) {
+        Store::restart(self, job, prompts, weights_version);
     }
 
     fn flush(&self) -> BoxFuture<'static, Result<(), String>> {
@@ -102,6 +108,10 @@ impl Journal for MemoryJournal {
         });
         rows.groups.push(row);
         futures::future::ready(Ok(())).boxed()
+    }
+
+    fn restart(&self, job: i64, prompts: Vec<u32>, _: u64) {
+        self.rows().samples.retain(|(of, prompt, _), _| *of != job || !prompts.contains(prompt));
     }
 
     fn flush(&self) -> BoxFuture<'static, Result<(), String>> {

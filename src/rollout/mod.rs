@@ -4,7 +4,8 @@
 //! [`JobRecord`] that readers follow and a task that runs [`job::run`]. The job keeps a [`prompt::OpenPrompt`] per prompt, submits the
 //! samples that [`plan::width`] thinks most needed into the places that [`slots`] leaves it, and stops each prompt where its [`plan`] says,
 //! reading outcomes in index order. Finished samples and verdicts go to the [`journal`]; [`delivery`] turns closed groups into JSON
-//! ([`output`]) and writes them there; [`restore`] goes on from it after a restart.
+//! ([`output`]) and writes them there; [`restore`] goes on from it after a restart. [`versions`] says which weights serve and which jobs new ones
+//! wait for.
 
 mod delivery;
 pub mod job;
@@ -16,12 +17,15 @@ pub mod plan;
 pub mod progress;
 pub mod prompt;
 pub mod record;
+mod restart;
 mod restore;
 pub mod scores;
 pub mod slots;
 pub mod spec;
 pub mod text;
+pub mod updates;
 pub(crate) mod verdicts;
+pub mod versions;
 
 pub use job::{Context, Width};
 pub use jobs::{Admission, JobLimits, Jobs, RecoverError, Refusal};
@@ -32,6 +36,8 @@ pub use record::{Ending, EventKind, JobRecord};
 pub use slots::Slots;
 pub use spec::{BadGoldRule, JobSpec, Order, Origin, PromptSpec, Return, Settings};
 pub use text::TextModel;
+pub use updates::Updates;
+pub use versions::{OnWeightUpdate, Versions};
 
 /// Seconds since 1970.
 pub fn unix_now() -> f64 {

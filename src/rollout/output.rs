@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::plan::{ExitKind, Group, History, Outcome, Stats, Status};
 use super::prompt::OpenPrompt;
 use super::spec::{PromptSpec, Settings};
-use crate::engine::{FinishReason, Sample, StopMatch};
+use crate::engine::{FinishReason, Sample, StopMatch, VersionSpan};
 use crate::store::{SampleRow, StoredSample};
 
 /// A group.
@@ -100,17 +100,6 @@ impl RewardStatus {
     }
 }
 
-/// Tokens `start..end` were drawn by this version of the weights.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct VersionSpan {
-    /// Version.
-    pub version: u64,
-    /// First token.
-    pub start: u32,
-    /// Behind the last token.
-    pub end: u32,
-}
-
 /// What depends on timing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Timing {
@@ -126,13 +115,15 @@ pub struct Timing {
     pub wall_clock_timeouts: u64,
 }
 
-/// The JSON of a closed group; `samples` are those that it shows, `state` knows what came of them.
+/// The JSON of a closed group; `samples` are those that it shows, `state` knows what came of them. `mixed_versions`: whether more than one
+/// version drew what the strategy saw.
 pub fn group_json(
     settings: &Settings,
     prompt: &PromptSpec,
     group: &Group,
     state: &OpenPrompt,
     samples: &[StoredSample],
+    mixed_versions: bool,
     timing: Timing,
 ) -> Result<String, serde_json::Error> {
     let fields = &settings.fields;
@@ -160,7 +151,6 @@ pub fn group_json(
             }))
         })
         .collect::<Result<_, serde_json::Error>>()?;
-    let mixed_versions = samples.iter().flat_map(|s| &s.weight_versions).any(|span| span.version != settings.weights_version);
     serde_json::to_string(&GroupOut {
         prompt_id: &prompt.id,
         status: group.status,
@@ -174,6 +164,14 @@ pub fn group_json(
         history: prompt.history.filter(|_| settings.uses_history()),
         timing,
     })
+}
+
+/// Whether more than one version of the weights drew the tokens of these samples.
+pub fn are_mixed(samples: &[StoredSample]) -> bool {
+    let spans = samples.iter().flat_map(|stored| &stored.sample.weight_versions).filter(|(_, start, end)| start < end);
+    let mut versions = spans.map(|(version, _, _)| version);
+    let first = versions.next();
+    versions.any(|version| Some(version) != first)
 }
 
 fn spans(sample: &SampleRow) -> Vec<VersionSpan> {
@@ -195,6 +193,7 @@ pub fn withhold_nonfinite(sample: &mut Sample) {
         text: String::new(),
         finish_reason: FinishReason::Numerics,
         stop_match: None,
-        ..*sample
+        weight_versions: sample.weight_versions.first().map(|span| VersionSpan { start: 0, end: 0, ..*span }).into_iter().collect(),
+        index: sample.index,
     };
 }

@@ -47,6 +47,8 @@ pub struct OpenPrompt {
     allowance: Allowance,
     bound: Exit,
     earliest_end: u32,
+    /// What samples cost that it lost when it started again.
+    lost_work: Waste,
     /// Wall-clock timeouts that its rewards met.
     pub timeouts: u32,
     /// When its first sample was submitted.
@@ -70,6 +72,7 @@ impl OpenPrompt {
             allowance: Allowance { least: plan.n_max, most: plan.n_max },
             bound: plan.bound(&[]),
             earliest_end: plan.earliest_end(&[]),
+            lost_work: Waste::default(),
             timeouts: 0,
             first_submitted: None,
             satisfied_at: None,
@@ -224,9 +227,28 @@ impl OpenPrompt {
         self.ended.range(..self.horizon()).filter_map(wants).collect()
     }
 
+    /// Everything that was drawn so far, as waste; the samples that run count as cancelled.
+    pub fn lost_work(&self) -> Waste {
+        let none = Exit { t: 0, kind: ExitKind::Failed };
+        let mut waste = self.wasted(none);
+        waste.cancelled += self.running.len() as u64;
+        waste
+    }
+
+    /// This prompt starts again in the place of `old`.
+    pub fn inherit(&mut self, old: &OpenPrompt) {
+        self.lost_work = old.lost_work();
+        self.first_submitted = old.first_submitted;
+    }
+
+    /// A sample that it lost has ended after so many tokens.
+    pub fn lost_tokens(&mut self, tokens: usize) {
+        self.lost_work.tokens += tokens as u64;
+    }
+
     /// Tokens and number of the samples at or above `exit`, those that were cancelled apart.
     pub fn wasted(&self, exit: Exit) -> Waste {
-        let mut waste = Waste::default();
+        let mut waste = self.lost_work;
         for ended in self.ended.range(exit.t..).map(|(_, ended)| ended) {
             waste.tokens += u64::from(ended.tokens);
             if ended.finish_reason == FinishReason::Cancelled { waste.cancelled += 1 } else { waste.finished += 1 }

@@ -10,12 +10,13 @@ use super::output::RewardStatus;
 use super::plan::Outcome;
 use super::prompt::Ended;
 use super::verdicts::question;
+use super::versions::OnWeightUpdate;
 use crate::engine::FinishReason;
 use crate::store::{Resume, ResumeSample};
 
 impl Job<'_> {
-    /// Takes over what an earlier process left; does nothing for a new job.
-    pub(super) fn restore(&mut self, start: Resume) -> Result<(), String> {
+    /// Takes over what an earlier process left; does nothing for a new job. `under`: the weights that it was sampling from.
+    pub(super) fn restore(&mut self, start: Resume, under: u64) -> Result<(), String> {
         for row in &start.groups {
             self.delivery.was_written(row.prompt as usize, row.seq);
             self.was_closed(row.prompt as usize, row.t, row.signal);
@@ -53,6 +54,9 @@ impl Job<'_> {
         }
         self.skip_unneeded();
         self.deliver();
+        if under != self.turn.version && self.spec.settings.on_weight_update == OnWeightUpdate::Restart {
+            self.start_again(self.turn);
+        }
         Ok(())
     }
 
@@ -67,7 +71,7 @@ impl Job<'_> {
             return self.judge(position, index, String::new());
         }
         let stored = self.context.journal.samples(self.record.key, position as u32, vec![index]);
-        let (rewards, spec) = (self.context.rewards.clone(), self.spec.clone());
+        let (rewards, spec, life) = (self.context.rewards.clone(), self.spec.clone(), self.life);
         self.arrivals.push(Box::pin(async move {
             let text = match stored.await {
                 Ok(mut stored) => stored.pop().map(|stored| stored.sample.text).ok_or_else(|| "a sample is gone".to_owned()),
@@ -76,7 +80,7 @@ impl Job<'_> {
             match text {
                 Ok(text) => {
                     let judged = rewards.judge(verifier, question(&spec.id, &spec.prompts[position], index, text)).await;
-                    Arrival::Judged { prompt: position, index, judged }
+                    Arrival::Judged { life, prompt: position, index, judged }
                 }
                 Err(error) => Arrival::Broken(error),
             }

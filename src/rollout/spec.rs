@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::plan::{Advantage, Baseline, History, Kind, Strategy};
+use super::versions::OnWeightUpdate;
 use crate::engine::SamplingParams;
 use crate::field::FieldError;
 use crate::reward::{self, Verifier};
@@ -80,7 +81,7 @@ pub struct Settings {
     /// Seed of every random stream of the job.
     pub seed: u64,
     /// What a change of weights does to the job.
-    pub on_weight_update: String,
+    pub on_weight_update: OnWeightUpdate,
     /// What an unusable reference answer does.
     pub bad_gold: BadGoldRule,
     /// What groups carry.

@@ -53,6 +53,13 @@ impl Job<'_> {
         Ok(())
     }
 
+    /// A sample of a prompt that has started again has ended.
+    pub(super) fn lost_sample_ended(&mut self, position: usize, sample: Option<Box<Sample>>) {
+        if let (Some(prompt), Some(sample)) = (self.open.get_mut(&position), sample) {
+            prompt.lost_tokens(sample.token_ids.len());
+        }
+    }
+
     /// Resolves a sample whose end says everything; says whether it did.
     pub(super) fn resolve_unread(&mut self, position: usize, index: u32, reason: FinishReason) -> bool {
         let (outcome, reward, status, note) = match reason {
@@ -74,18 +81,19 @@ impl Job<'_> {
     pub(super) fn judge(&mut self, prompt: usize, index: u32, text: String) {
         let asked = &self.spec.prompts[prompt];
         let Some(verifier) = asked.verifier.clone() else { return };
+        let life = self.life;
         if let Some(timeout) = verifier.pull_timeout() {
             if let Some(timeout) = timeout {
                 self.arrivals.push(Box::pin(async move {
                     tokio::time::sleep(timeout).await;
-                    Arrival::Overdue { prompt, index }
+                    Arrival::Overdue { life, prompt, index }
                 }));
             }
             self.record.waits_for_scores();
             return;
         }
         let judged = self.context.rewards.judge(verifier, question(&self.spec.id, asked, index, text));
-        self.arrivals.push(Box::pin(async move { Arrival::Judged { prompt, index, judged: judged.await } }));
+        self.arrivals.push(Box::pin(async move { Arrival::Judged { life, prompt, index, judged: judged.await } }));
     }
 
     /// Takes the last word on a sample.
@@ -126,7 +134,6 @@ pub(super) fn question(job_id: &str, prompt: &PromptSpec, index: u32, text: Stri
 }
 
 fn sample_row(job: i64, position: usize, sample: Sample, keep_raw: bool) -> SampleRow {
-    let tokens = sample.token_ids.len() as u32;
     SampleRow {
         job,
         prompt: position as u32,
@@ -137,6 +144,6 @@ fn sample_row(job: i64, position: usize, sample: Sample, keep_raw: bool) -> Samp
         text: sample.text,
         finish_reason: sample.finish_reason.name().to_owned(),
         stop_match: sample.stop_match.as_ref().and_then(|stop| serde_json::to_string(stop).ok()),
-        weight_versions: vec![(sample.weights_version, 0, tokens)],
+        weight_versions: sample.weight_versions.iter().map(|span| (span.version, span.start, span.end)).collect(),
     }
 }

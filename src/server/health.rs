@@ -11,6 +11,7 @@ use super::AppState;
 use super::error::ApiError;
 use super::json::json;
 use super::limits::Limits;
+use super::weights::Status;
 use crate::engine::{EngineInfo, EngineStats};
 
 /// The time since the engine's loop last went round, if that is too long ago.
@@ -52,6 +53,13 @@ pub async fn readyz(State(state): State<AppState>) -> Result<Response, ApiError>
     if let Err(sentence) = state.jobs.store().health() {
         return Err(ApiError::not_ready(format!("the store takes nothing: {sentence}")));
     }
+    if let Some(version) = state.jobs.versions().needed() {
+        let message = format!(
+            "open jobs need version {version} of the weights, whose file is gone; push it (PUT /v1/weights?version={version}&rollback=true), \
+             or end the jobs"
+        );
+        return Err(ApiError { code: "needs_weights", ..ApiError::not_ready(message) });
+    }
     if stuck(&state, &stats).is_some() {
         return Err(ApiError::not_ready("the engine's loop is stuck; see /livez"));
     }
@@ -76,6 +84,7 @@ pub async fn state(State(state): State<AppState>) -> Response {
         ready: bool,
         paused: bool,
         engine: Engine<'a>,
+        weights: Option<Status>,
         jobs: serde_json::Map<String, serde_json::Value>,
         limits: &'a Limits,
     }
@@ -90,6 +99,7 @@ pub async fn state(State(state): State<AppState>) -> Response {
         ready: !state.jobs.is_closing() && !state.pause.is_paused() && stuck(&state, &stats).is_none(),
         paused: state.pause.is_paused(),
         engine: Engine { info: state.engine.info(), stats },
+        weights: state.updates.as_deref().map(Status::of),
         jobs: state.jobs.counts().into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect(),
         limits: &state.limits,
     };

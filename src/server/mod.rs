@@ -18,8 +18,10 @@ pub mod routes;
 mod score;
 mod scores;
 mod stream;
+mod weights;
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,8 +34,10 @@ pub use routes::router;
 
 use crate::engine::Engine;
 use crate::metrics::Metrics;
+use crate::model::TensorSet;
 use crate::reward::{Pool, PoolSettings};
-use crate::rollout::{Context, JobLimits, Jobs, Origin, Pause, RecoverError, Slots, TextModel, Width};
+use crate::rollout::updates::{self, Home};
+use crate::rollout::{Context, JobLimits, Jobs, Origin, Pause, RecoverError, Slots, TextModel, Updates, Versions, Width};
 use crate::store::Store;
 
 /// What every route works with. Cheap to clone.
@@ -53,6 +57,10 @@ pub struct AppState {
     pub rewards: Pool,
     /// Holds new samples back.
     pub pause: Pause,
+    /// Takes new weights, where the engine does.
+    pub updates: Option<Arc<Updates>>,
+    /// Folders of this machine that weights may be read from.
+    pub weight_roots: Arc<[PathBuf]>,
     /// Who may do what.
     pub tokens: Arc<Tokens>,
     /// When the server started.
@@ -76,6 +84,19 @@ pub struct Options {
     pub tokens: Tokens,
     /// What identifies the model's files.
     pub model_digest: String,
+    /// The model's weights and where later ones are kept; without them the weights cannot be changed.
+    pub weights: Option<WeightsOptions>,
+}
+
+/// Settings of weights.
+#[derive(Clone, Debug)]
+pub struct WeightsOptions {
+    /// The weights that the engine serves at its start: version 0.
+    pub model: TensorSet,
+    /// Folder of later versions.
+    pub dir: PathBuf,
+    /// Folders of this machine that weights may be read from.
+    pub roots: Vec<PathBuf>,
 }
 
 impl Default for Options {
@@ -88,6 +109,7 @@ impl Default for Options {
             rewards: PoolSettings::default(),
             tokens: Tokens::default(),
             model_digest: String::new(),
+            weights: None,
         }
     }
 }
@@ -101,6 +123,9 @@ pub enum StartError {
     /// The jobs in the store cannot go on.
     #[error(transparent)]
     Recover(#[from] RecoverError),
+    /// The weights.
+    #[error(transparent)]
+    Weights(#[from] updates::StartError),
 }
 
 impl AppState {
@@ -109,6 +134,19 @@ impl AppState {
         let metrics = Arc::new(Metrics::new()?);
         let rewards = Pool::new(options.rewards, metrics.clone());
         let pause = Pause::default();
+        let mut weight_roots = Vec::new();
+        let updates = match options.weights {
+            Some(WeightsOptions { model, dir, roots }) => {
+                weight_roots = roots;
+                let home = Home::new(dir, store.is_durable());
+                Some(Updates::start(engine.clone(), model, store.clone(), home, metrics.clone())?)
+            }
+            None => None,
+        };
+        let versions = match &updates {
+            Some(updates) => updates.versions().clone(),
+            None => Versions::new(engine.stats().weights_version),
+        };
         let context = Context {
             engine: engine.clone(),
             rewards: Arc::new(rewards.clone()),
@@ -116,11 +154,16 @@ impl AppState {
             metrics: metrics.clone(),
             slots: Slots::new(options.max_in_flight),
             pause: pause.clone(),
+            versions,
             width: options.width,
         };
         let origin = Origin { model_digest: options.model_digest, numerics_id: engine.info().numerics_id.clone() };
         let jobs = Arc::new(Jobs::new(context, store, origin, options.jobs));
         jobs.recover()?;
+        // The jobs hold their versions now.
+        if let Some(updates) = &updates {
+            updates.go_on();
+        }
         Ok(AppState {
             engine,
             text,
@@ -129,6 +172,8 @@ impl AppState {
             jobs,
             rewards,
             pause,
+            updates,
+            weight_roots: weight_roots.into(),
             tokens: Arc::new(options.tokens),
             started: Instant::now(),
         })

@@ -19,7 +19,8 @@ use crate::engine::{EngineInfo, SamplingParams};
 use crate::field::{self, FieldError, Object};
 use crate::reward::{self, Pool};
 use crate::rollout::plan::{Advantage, Strategy};
-use crate::rollout::{BadGoldRule, JobSpec, Order, PromptSpec, Return, Settings, TextModel, unix_now};
+use crate::rollout::versions::{NoSuchVersion, Pin, Versions};
+use crate::rollout::{BadGoldRule, JobSpec, OnWeightUpdate, Order, PromptSpec, Return, Settings, TextModel, unix_now};
 
 /// The request as the caller writes it. Fields of several shapes are read later, so that errors can say what is supported.
 #[derive(Deserialize)]
@@ -36,7 +37,7 @@ struct Written {
     order: Option<Order>,
     sampling: Option<Object<SamplingParams>>,
     seed: Option<u64>,
-    on_weight_update: Option<String>,
+    on_weight_update: Option<OnWeightUpdate>,
     bad_gold: Option<BadGoldRule>,
     #[serde(rename = "return")]
     fields: Option<Object<Return>>,
@@ -133,6 +134,8 @@ pub struct RolloutRequest {
     pub sampling: SamplingParams,
     /// Seed, if the caller chose one.
     pub seed: Option<u64>,
+    /// What new weights do.
+    pub on_weight_update: OnWeightUpdate,
     /// What an unusable reference answer does.
     pub bad_gold: BadGoldRule,
     /// What groups carry.
@@ -144,7 +147,6 @@ impl RolloutRequest {
     /// Parses a body.
     pub fn read(body: &[u8], limits: &Limits) -> Result<Self, ApiError> {
         let Object(written): Object<Written> = json::parse(body)?;
-        refuse_unsupported(&written)?;
         if let Some(id) = &written.job_id {
             check_job_id(id)?;
         }
@@ -166,9 +168,12 @@ impl RolloutRequest {
             let problem = format!("is {}, above this server's limit of {}", strategy.max_samples, limits.max_samples);
             return Err(ApiError::field("strategy.max_samples", problem));
         }
+        let prompts = read_prompts(written.prompts, limits.max_prompt_tokens)?;
+        let on_weight_update = written.on_weight_update.unwrap_or_default();
+        check_restart(on_weight_update, &prompts)?;
         Ok(RolloutRequest {
             job_id: written.job_id,
-            prompts: read_prompts(written.prompts, limits.max_prompt_tokens)?,
+            prompts,
             strategy,
             advantage: match &written.advantage {
                 None => Advantage::default(),
@@ -181,6 +186,7 @@ impl RolloutRequest {
             order: written.order.unwrap_or_default(),
             sampling: written.sampling.unwrap_or_default().0,
             seed: written.seed,
+            on_weight_update,
             bad_gold: written.bad_gold.unwrap_or_default(),
             fields: written.fields.unwrap_or_default().0,
         })
@@ -203,22 +209,27 @@ impl RolloutRequest {
         Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
+    /// A hold on the weights that the request is for.
+    pub fn pin(&self, versions: &Versions) -> Result<Pin, ApiError> {
+        let wanted = match self.weights {
+            Weights::Version(version) => Some(version),
+            Weights::Latest(_) => None,
+        };
+        let conflict =
+            |e: NoSuchVersion| ApiError::new(StatusCode::CONFLICT, "conflict", format!("weights: {e}; push it first, or use one of these"));
+        versions.pin(wanted, self.on_weight_update).map_err(|e| conflict(e).about("weights"))
+    }
+
     /// Tokenizes every prompt and checks the request against the model. Takes time; call it off the server's own threads.
     pub fn into_job(
         self,
         text: &dyn TextModel,
         info: &EngineInfo,
-        live: u64,
+        weights_version: u64,
         limits: &Limits,
         rewards: &Pool,
         key: &str,
     ) -> Result<JobSpec, ApiError> {
-        if let Weights::Version(version) = self.weights
-            && version != live
-        {
-            let message = format!("weights: version {version} is neither live nor staged; the live one is {live}");
-            return Err(ApiError::new(StatusCode::CONFLICT, "conflict", message).about("weights"));
-        }
         self.sampling.validate(info.vocab_size, info.has_tokenizer).map_err(|e| FieldError::new(e.field, e.problem).within("sampling"))?;
         let digest = self.digest()?;
         let mut prompts = Vec::with_capacity(self.prompts.len());
@@ -236,14 +247,14 @@ impl RolloutRequest {
         let settings = Settings {
             strategy: self.strategy,
             advantage: self.advantage,
-            weights_version: live,
+            weights_version,
             namespace: self.namespace,
             priority: self.priority,
             deadline_s: self.deadline_s,
             order: self.order,
             sampling: self.sampling,
             seed: self.seed.unwrap_or_else(draw_seed),
-            on_weight_update: "finish".into(),
+            on_weight_update: self.on_weight_update,
             bad_gold: self.bad_gold,
             fields: self.fields,
         };
@@ -260,11 +271,11 @@ impl RolloutRequest {
     }
 }
 
-/// Options that the interface describes and this server does not have yet.
-fn refuse_unsupported(written: &Written) -> Result<(), ApiError> {
-    let not_yet = |field: &str, only: &str| Err(ApiError::field(field, format!("is not supported by this server; leave it out or {only}")));
-    if written.on_weight_update.as_deref().is_some_and(|rule| rule != "finish") {
-        return not_yet("on_weight_update", "use \"finish\"");
+/// A client scores samples by their index, and a lost sample's successor has the same one: its score would count for another answer.
+fn check_restart(rule: OnWeightUpdate, prompts: &[PromptRequest]) -> Result<(), ApiError> {
+    if rule == OnWeightUpdate::Restart && prompts.iter().any(|prompt| matches!(prompt.reward, reward::Spec::Pull { .. })) {
+        let problem = "is \"restart\", which does not go with rewards of kind \"pull\"; use \"finish\" or \"continue\"";
+        return Err(ApiError::field("on_weight_update", problem));
     }
     Ok(())
 }

@@ -50,16 +50,17 @@ async fn accept(state: &AppState, caller: Caller, body: Vec<u8>, is_stream: bool
         {
             return Ok(Err(record));
         }
-        let live = worker.engine.stats().weights_version;
-        Ok(Ok(request.into_job(&*worker.text, worker.engine.info(), live, &worker.limits, &worker.rewards, caller.key())?))
+        let pin = request.pin(worker.jobs.versions())?;
+        let spec = request.into_job(&*worker.text, worker.engine.info(), pin.version(), &worker.limits, &worker.rewards, caller.key())?;
+        Ok(Ok((spec, pin)))
     };
     match tokio::task::spawn_blocking(read).await {
         // Detached: a client that hangs up now must not leave a job in the store that nobody runs.
-        Ok(Ok(Ok(spec))) => {
+        Ok(Ok(Ok((spec, pin)))) => {
             let (jobs, reads_alone) = (state.jobs.clone(), is_stream && !spec.named);
             let (tell, told) = tokio::sync::oneshot::channel();
             tokio::spawn(async move {
-                let admission = jobs.admit(spec).await.map(|admission| admission.record().clone());
+                let admission = jobs.admit(spec, pin).await.map(|admission| admission.record().clone());
                 // Nobody else could ever read a stream without a name.
                 if let Err(Ok(record)) = tell.send(admission)
                     && reads_alone

@@ -6,12 +6,12 @@ use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderName, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::{MethodRouter, delete, get, post, put};
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
 
 use super::auth::{Access, Caller};
 use super::error::ApiError;
-use super::{AppState, admin, health, observe, openapi, rollouts, score, scores};
+use super::{AppState, admin, health, observe, openapi, rollouts, score, scores, weights};
 
 /// One route.
 pub struct Route {
@@ -38,6 +38,10 @@ pub fn table() -> Vec<Route> {
         route(Method::GET, "/v1/rollouts/{id}/pending", Data, get(scores::pending)),
         route(Method::POST, "/v1/rollouts/{id}/scores", Data, post(scores::post)),
         route(Method::POST, "/v1/score", Data, post(score::post)),
+        route(Method::PUT, "/v1/weights", Admin, put(weights::put)),
+        route(Method::POST, "/v1/weights", Admin, post(weights::post)),
+        route(Method::GET, "/v1/weights", Admin, get(weights::get)),
+        route(Method::POST, "/v1/weights/verify", Admin, post(weights::verify)),
         route(Method::GET, "/v1/state", Data, get(health::state)),
         route(Method::POST, "/v1/pause", Admin, post(admin::pause)),
         route(Method::POST, "/v1/resume", Admin, post(admin::resume)),

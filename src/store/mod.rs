@@ -1,7 +1,7 @@
-//! The store: jobs, samples, groups, prompt history and usage, in one SQLite file (or in memory).
+//! The store: jobs, samples, groups, prompt history, usage and the versions of the weights, in one SQLite file (or in memory).
 //!
 //! Plain rows in, plain rows out: nothing here knows HTTP, rollouts or engines. One thread writes; everything that a handle asks of it is
-//! queued in order, so that whoever asks for samples sees every row queued before. What is acknowledged is committed: jobs and their ends
+//! queued in order, so that whoever asks for samples sees every row queued before. What is acknowledged is committed: jobs, their ends and weights
 //! survive the loss of power (`synchronous = FULL`), samples, verdicts and groups survive the death of the process. A prompt with a group has
 //! no samples; a closed job has no samples. After a failed write the store writes nothing more and says why.
 
@@ -10,6 +10,7 @@ mod read;
 mod reader;
 mod rows;
 mod schema;
+mod weights;
 mod write;
 mod writer;
 
@@ -30,6 +31,7 @@ pub use rows::{
     Verdict, VerdictRow,
 };
 pub use schema::{SCHEMA_VERSION, lock_path};
+pub use weights::WeightsRow;
 pub use writer::COMMIT_AFTER;
 
 use writer::{Kind, Op, Shared};

@@ -36,7 +36,7 @@ fn stored_job(row: &Row<'_>) -> Result<StoredJob, StoreError> {
 }
 
 /// Runs a query and takes every row through `read`.
-fn all<T>(
+pub(super) fn all<T>(
     conn: &Connection,
     sql: &str,
     params: impl rusqlite::Params,
@@ -139,7 +139,8 @@ pub(super) fn resume(conn: &Connection, job: i64) -> Result<Resume, StoreError> 
             json: None,
         })
     })?;
-    Ok(Resume { samples, groups })
+    let under: Option<i64> = tx.query_row("SELECT weights_version FROM jobs WHERE job = ?1", [job], |row| row.get(0)).optional()?;
+    Ok(Resume { samples, groups, weights_version: under.map(|version| version as u64) })
 }
 
 pub(super) fn history(conn: &Connection, namespace: &str, ids: &[String]) -> Result<Vec<Option<(f64, f64)>>, StoreError> {

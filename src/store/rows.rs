@@ -21,7 +21,7 @@ pub struct NewJob {
     pub model_digest: String,
     /// Backend and kernels whose bits these are.
     pub numerics_id: String,
-    /// The version pinned at acceptance.
+    /// The version pinned at acceptance; of a job that starts again under other weights, the version of its samples.
     pub weights_version: u64,
     /// Name of the API key that sent it.
     pub key: String,
@@ -247,6 +247,8 @@ pub struct Resume {
     pub samples: Vec<ResumeSample>,
     /// By prompt, without their JSON.
     pub groups: Vec<GroupRow>,
+    /// Version of the weights under which a job that starts again under new ones last started; `None` for a new job.
+    pub weights_version: Option<u64>,
 }
 
 /// What one key used on one day.

@@ -14,12 +14,13 @@ use rusqlite::{Connection, OpenFlags};
 use super::StoreError;
 
 /// The newest version that this program knows; it stands in the file as `user_version`.
-pub const SCHEMA_VERSION: i64 = 1;
+pub const SCHEMA_VERSION: i64 = 2;
 /// "ADAR": says whose file it is.
 const APPLICATION_ID: i64 = 0x4144_4152;
 
 /// `MIGRATIONS[v]` takes a file from version v to v + 1.
-const MIGRATIONS: [&str; SCHEMA_VERSION as usize] = ["
+const MIGRATIONS: [&str; SCHEMA_VERSION as usize] = [
+    "
 CREATE TABLE jobs (
   job INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, digest TEXT NOT NULL, named INTEGER NOT NULL, state INTEGER NOT NULL,
   prompts INTEGER NOT NULL, namespace TEXT NOT NULL, model_digest TEXT NOT NULL, numerics_id TEXT NOT NULL,
@@ -45,7 +46,11 @@ CREATE TABLE history (
 CREATE TABLE usage (
   day INTEGER NOT NULL, key TEXT NOT NULL, requests INTEGER NOT NULL, prompts INTEGER NOT NULL, samples INTEGER NOT NULL,
   tokens INTEGER NOT NULL, PRIMARY KEY (day, key)) WITHOUT ROWID;
-"];
+",
+    "
+CREATE TABLE weights (seq INTEGER PRIMARY KEY AUTOINCREMENT, version INTEGER NOT NULL, digest TEXT NOT NULL, file TEXT NOT NULL);
+",
+];
 
 /// The lock that keeps a second server away. It stands on a file beside the store: SQLite's own locks on the store would go with the first
 /// handle that anyone closes.

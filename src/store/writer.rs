@@ -33,13 +33,14 @@ pub(super) enum Kind {
     Sample,
     Group,
     Close,
+    Weights,
     Other,
 }
 
 impl Kind {
     /// Survives the loss of power, not only the death of the process.
     fn full(self) -> bool {
-        matches!(self, Kind::Admit | Kind::Close)
+        matches!(self, Kind::Admit | Kind::Close | Kind::Weights)
     }
 
     fn before(self) -> Option<Point> {
@@ -48,6 +49,7 @@ impl Kind {
             Kind::Sample => Some(Point::SamplesBeforeCommit),
             Kind::Group => Some(Point::GroupBeforeCommit),
             Kind::Close => Some(Point::CloseBeforeCommit),
+            Kind::Weights => Some(Point::WeightsBeforeCommit),
             Kind::Other => None,
         }
     }
@@ -58,6 +60,7 @@ impl Kind {
             Kind::Sample => Some(Point::SamplesAfterCommit),
             Kind::Group => Some(Point::GroupAfterCommit),
             Kind::Close => Some(Point::CloseAfterCommit),
+            Kind::Weights => Some(Point::WeightsAfterCommit),
             Kind::Other => None,
         }
     }

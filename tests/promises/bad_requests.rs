@@ -122,7 +122,7 @@ async fn every_bad_rollout_request_names_its_field() {
         (with("namespace", json!("")), 422, "namespace"),
         (with("priority", json!(3000)), 422, "priority"),
         (with("deadline_s", json!(-10)), 422, "deadline_s"),
-        (with("on_weight_update", json!("restart")), 422, "on_weight_update"),
+        (with("on_weight_update", json!("stop")), 422, "on_weight_update"),
         (with("order", json!("random")), 422, "order"),
         (with("order", json!(1)), 422, "order"),
         (with("bad_gold", json!([])), 422, "bad_gold"),

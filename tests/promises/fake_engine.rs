@@ -12,7 +12,7 @@ use std::time::Duration;
 use adaroll::engine::api::FieldError;
 use adaroll::engine::{
     CancelAck, Engine, EngineInfo, EngineStats, Event, FinishReason, RequestId, Sample, SampleRequest, SampleStream, ScoreRequest, Scores,
-    StopMatch, StreamKey, SubmitError,
+    StopMatch, StreamKey, SubmitError, VersionSpan,
 };
 use adaroll::rollout::TextModel;
 use serde_json::Value;
@@ -54,7 +54,7 @@ pub fn scripted(prompt: &[u32], key: StreamKey, index: u32) -> Sample {
         text: if right { "I think that 70 + 2 is\n#### 72".into() } else { format!("Perhaps {}?\n#### {}", index + 1, 100 + index) },
         finish_reason,
         stop_match: (finish_reason == FinishReason::Stop).then_some(StopMatch::Token(2)),
-        weights_version: 3,
+        weight_versions: vec![VersionSpan { version: 3, start: 0, end: length as u32 }],
     }
 }
 
@@ -148,6 +148,7 @@ impl Engine for FakeEngine {
             sample.token_ids = sample.token_ids.repeat(longer);
             sample.logprobs = sample.logprobs.repeat(longer);
             sample.logprobs_raw = sample.logprobs_raw.repeat(longer);
+            sample.weight_versions[0].end = sample.token_ids.len() as u32;
             let ack = tokio::select! {
                 () = run => None,
                 Ok(ack) = cancelled => Some(ack),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use adaroll::reward::webhook::{Reply, Transport, Unanswered};
 use adaroll::reward::{Pool, PoolSettings};
-use adaroll::rollout::{Context, Ending, JobRecord, MemoryJournal, Pause, Slots, Width, job};
+use adaroll::rollout::{Context, Ending, JobRecord, MemoryJournal, Pause, Slots, Versions, Width, job};
 use adaroll::store::{Resume, Store, StorePath};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -71,6 +71,7 @@ async fn run(graders: &[&str]) -> Vec<(Value, Duration)> {
         metrics: metrics(),
         slots: Slots::new(64),
         pause: Pause::default(),
+        versions: Versions::new(3),
         width: Width::default(),
     };
     let spec = Arc::new(spec(&body(graders)));

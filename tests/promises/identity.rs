@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use adaroll::metrics::Metrics;
 use adaroll::reward::{Asked, Judge, Judged, Pool, PoolSettings, Verifier};
-use adaroll::rollout::{Context, Ending, JobRecord, JobSpec, Origin, Pause, Slots, Width, job};
+use adaroll::rollout::{Context, Ending, JobRecord, JobSpec, Origin, Pause, Slots, Versions, Width, job};
 use adaroll::server::Limits;
 use adaroll::server::request::RolloutRequest;
 use adaroll::store::{Resume, Store, StorePath};
@@ -90,6 +90,7 @@ async fn groups(body: &Value, run: Run) -> (Vec<String>, usize) {
         metrics: Arc::new(Metrics::new().unwrap()),
         slots: Slots::new(run.slots),
         pause: Pause::default(),
+        versions: Versions::new(3),
         width: run.width,
     };
     let mut met = 0;

@@ -12,7 +12,6 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
 
 use super::RolloutError;
-use super::args::RolloutArgs;
 
 /// The server sends an empty line every 15 s; a connection that is silent for longer than this is broken.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -28,6 +27,42 @@ pub enum Event {
     Group(String),
     /// How the job ended.
     End(Value),
+}
+
+/// Where a server is, and how long to wait for it.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// Its address.
+    pub server: String,
+    /// Data token; absent: ADAROLL_TOKEN, where that is set.
+    pub token: Option<String>,
+    /// How long it may say nothing.
+    pub patience: Duration,
+}
+
+impl Connection {
+    /// The address, checked.
+    pub fn base(&self) -> Result<Url, String> {
+        let wrong = |problem: String| format!("server {:?}: {problem}; give a URL such as http://127.0.0.1:8000", self.server);
+        let base = Url::parse(&self.server).map_err(|e| wrong(e.to_string()))?;
+        if !matches!(base.scheme(), "http" | "https") || base.host().is_none() {
+            return Err(wrong("is no http or https address".into()));
+        }
+        Ok(base)
+    }
+
+    /// An HTTP client for it.
+    pub fn client(&self) -> Result<Client, String> {
+        // A second call in one process finds the provider installed, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let builder = Client::builder().connect_timeout(Duration::from_secs(10)).read_timeout(SILENCE);
+        builder.build().map_err(|e| format!("the HTTP client cannot be made: {e}"))
+    }
+
+    /// The token to send.
+    pub fn token(&self) -> Option<String> {
+        self.token.clone().or_else(|| std::env::var("ADAROLL_TOKEN").ok()).filter(|token| !token.is_empty())
+    }
 }
 
 /// Follows one job.
@@ -60,23 +95,10 @@ enum Setback {
 }
 
 impl Follower {
-    /// A follower of the job that `body` asks for.
-    pub fn new(args: &RolloutArgs, body: Value, lines: Vec<String>) -> Result<Self, RolloutError> {
-        let wrong = |problem: String| {
-            RolloutError::Input(format!("--server {:?}: {problem}; give a URL such as http://127.0.0.1:8000", args.server))
-        };
-        let base = Url::parse(&args.server).map_err(|e| wrong(e.to_string()))?;
-        if !matches!(base.scheme(), "http" | "https") || base.host().is_none() {
-            return Err(wrong("is no http or https address".into()));
-        }
-        // A second call in one process finds the provider installed, which is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder()
-            .connect_timeout(Duration::from_secs(10))
-            .read_timeout(SILENCE)
-            .build()
-            .map_err(|e| RolloutError::Input(format!("the HTTP client cannot be made: {e}")))?;
-        let token = args.token.clone().or_else(|| std::env::var("ADAROLL_TOKEN").ok()).filter(|token| !token.is_empty());
+    /// A follower of the job that `body` asks for; `lines` name the place that each prompt was read from.
+    pub fn new(connection: &Connection, body: Value, lines: Vec<String>) -> Result<Self, RolloutError> {
+        let (base, client) = (connection.base().map_err(RolloutError::Input)?, connection.client().map_err(RolloutError::Input)?);
+        let token = connection.token();
         Ok(Follower {
             client,
             base,
@@ -88,7 +110,7 @@ impl Follower {
             buffer: Vec::new(),
             ready: VecDeque::new(),
             cursor: None,
-            patience: Duration::from_secs(args.patience_s),
+            patience: connection.patience,
             stalled: None,
             pause: BACKOFF.0,
             connected: 0,
@@ -235,7 +257,7 @@ impl Follower {
 }
 
 /// What went wrong, down to the system's word, without the address (which might hold a password).
-fn reason(error: reqwest::Error) -> String {
+pub(crate) fn reason(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);

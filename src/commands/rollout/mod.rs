@@ -20,7 +20,7 @@ pub use args::RolloutArgs;
 pub use progress::Progress;
 pub use tally::{GroupHead, Tally};
 
-use follow::{Event, Follower};
+use follow::{Connection, Event, Follower};
 use output::Output;
 
 /// Why a rollout ended without all of its groups. Each says what to do.
@@ -109,7 +109,9 @@ pub async fn run(args: &RolloutArgs, mut progress: Progress, interrupt: impl Fut
     let file = prompts::read(args)?;
     let mut output = Output::open(&args.out, args.resume, args.overwrite)?;
     let request = args.request(file.prompts.clone())?;
-    let mut follower = Follower::new(args, request, file.lines)?;
+    let connection = Connection { server: args.server.clone(), token: args.token.clone(), patience: Duration::from_secs(args.patience_s) };
+    connection.base().map_err(|problem| RolloutError::Input(format!("--{problem}")))?;
+    let mut follower = Follower::new(&connection, request, file.lines)?;
     let started = Instant::now();
     let mut tally = Tally::new(file.prompts.len() as u64);
     for head in output.found() {

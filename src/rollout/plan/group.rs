@@ -1,6 +1,6 @@
 //! What a prompt yields: the balanced samples that a trainer gets, and what is known about the prompt.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::advantage::{Advantage, Observed};
 use super::outcome::Outcome;
@@ -9,7 +9,7 @@ use super::stats::{Seen, Stats};
 use super::strategy::History;
 
 /// How a group ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// The plan got what it wanted.

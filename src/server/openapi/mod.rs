@@ -44,6 +44,7 @@ pub fn document(limits: &Limits) -> Value {
             {"name": "rollouts", "description": "Jobs: start, look, follow, cancel."},
             {"name": "scoring", "description": "Log-probabilities of tokens that are there."},
             {"name": "state", "description": "How the server is."},
+            {"name": "weights", "description": "New weights for the running server."},
             {"name": "admin", "description": "Holding the server back."}
         ],
         "paths": all,

@@ -61,6 +61,26 @@ fn body_refusals(operation: &mut Value) {
     }
 }
 
+/// What a push can come to.
+fn update_answers(operation: &mut Value) {
+    let refusals = [
+        ("400", "BadJson"),
+        ("408", "Timeout"),
+        ("409", "Conflict"),
+        ("413", "TooLarge"),
+        ("422", "BadWeights"),
+        ("429", "Overloaded"),
+        ("500", "Internal"),
+        ("501", "NotSupported"),
+        ("503", "NotReady"),
+    ];
+    for (status, name) in refusals {
+        operation["responses"][status] = refusal(name);
+    }
+    operation["responses"]["200"] = ok("They serve.", "WeightsUpdate");
+    operation["responses"]["202"] = ok("They are being verified and packed.", "WeightsTaken");
+}
+
 /// The operation of a route; nothing for a route that is not described.
 pub(super) fn operation(method: &str, path: &str, limits: &Limits) -> Option<Value> {
     let mut op;
@@ -180,6 +200,56 @@ pub(super) fn operation(method: &str, path: &str, limits: &Limits) -> Option<Val
             op["responses"]["429"] = refusal("Overloaded");
             op["responses"]["503"] = refusal("NotReady");
         }
+        ("PUT", "/v1/weights") => {
+            op = operation_of(
+                "putWeights",
+                "weights",
+                "New weights",
+                "The body is a safetensors file with all tensors of the model, or with `base` those that changed since the live version. They are \
+                 verified, kept and packed while the old ones serve, and swapped in between two steps, once no open job with \
+                 `on_weight_update: finish` pins the old version. The answer comes after the swap. The same version with the same tensors again \
+                 is 200 and changes nothing; a refused push changes nothing either.",
+            );
+            let query = |name: &str, required: bool, schema: Value, description: &str| json!({"name": name, "in": "query", "required": required, "description": description, "schema": schema});
+            let number = || json!({"type": "integer", "minimum": 0, "maximum": u64::MAX});
+            let flag = || json!({"type": "boolean", "default": false});
+            op["parameters"] = json!([
+                query("version", true, number(), "The new version; above the live one."),
+                query("base", false, number(), "The live version, from which tensors are taken that the body does not hold."),
+                query("rollback", false, flag(), "A version that is not above the live one is meant."),
+                query("async", false, flag(), "Answer 202 when the body is received; GET tells the rest."),
+                {"name": "Content-Digest", "in": "header", "required": false, "description": "SHA-256 of the body (RFC 9530).",
+                    "schema": {"type": "string", "pattern": "^sha-256=:[A-Za-z0-9+/]{43}=:$"}}
+            ]);
+            op["requestBody"] =
+                json!({"required": true, "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}});
+            update_answers(&mut op);
+        }
+        ("POST", "/v1/weights") => {
+            op = operation_of(
+                "loadWeights",
+                "weights",
+                "New weights from files of the server's machine",
+                "`dir` is a Hugging Face folder, `file` one safetensors file, under one of the server's `weights.roots`. A file in shared memory is \
+                 mapped and packed where it is: nothing is copied on the way. It must not be written over while it serves; write a new file.",
+            );
+            op["requestBody"] = body("WeightsRequest");
+            update_answers(&mut op);
+            op["responses"]["415"] = refusal("NotJson");
+            op["responses"]["403"] = refusal("Forbidden");
+        }
+        ("GET", "/v1/weights") => {
+            op = operation_of("getWeights", "weights", "What serves", "And what waits to, and how the last push went.");
+            op["responses"]["200"] = ok("The weights.", "Weights");
+            op["responses"]["501"] = refusal("NotSupported");
+        }
+        ("POST", "/v1/weights/verify") => {
+            op = operation_of("verifyWeights", "weights", "Digests of what serves", "Reads the files of the live version again.");
+            op["responses"]["200"] = ok("The digest of each tensor.", "WeightsVerified");
+            op["responses"]["422"] = refusal("BadWeights");
+            op["responses"]["501"] = refusal("NotSupported");
+            op["responses"]["503"] = refusal("NotReady");
+        }
         ("GET", "/v1/state") => {
             op = operation_of("state", "state", "Engine, jobs and limits", "For dashboards.");
             op["responses"]["200"] = ok("The state.", "State");
@@ -238,18 +308,20 @@ pub(super) fn responses() -> Value {
     let mut unauthorized = error("`unauthorized`: no token, or none of this server's.");
     unauthorized["headers"] = json!({"WWW-Authenticate": {"schema": {"type": "string"}}});
     json!({
-        "BadJson": error("`invalid_json`: the body is no JSON; `param` says where, if that is known."),
+        "BadJson": error("`invalid_json`: the body is no JSON; `param` says where, if that is known. `truncated`: it broke off."),
+        "BadWeights": error("`invalid_weights`: `param` is the tensor that is missing, unknown, misshapen, of a wrong type, or not finite. `invalid_request`: a field or parameter. `digest_mismatch`: the body is not what was announced."),
+        "NotSupported": error("`not_supported`: this server's engine takes no new weights."),
         "BadId": error("`invalid_request`: the id in the path is not UTF-8."),
         "Unauthorized": unauthorized,
-        "Forbidden": error("`forbidden`: the data token where the admin token is needed."),
+        "Forbidden": error("`forbidden`: the data token where the admin token is needed, or a path outside of `weights.roots`."),
         "NotFound": error("`not_found`: there is no such job."),
         "Timeout": error("`timeout`: the body did not arrive in time."),
-        "Conflict": error("`conflict`: the id belongs to another request, or the version of the weights is not there."),
+        "Conflict": error("`conflict`: the id belongs to another request; or the version of the weights is not there, or is there with other tensors, or is not above the live one."),
         "TooLarge": error("`too_large`: the body is larger than the server's limit."),
         "NotJson": error("`unsupported_media_type`: the content type is not JSON."),
         "Invalid": error("`invalid_request`: `param` is the path of the field that cannot be used, such as `prompts[3].reward.answer`."),
         "Overloaded": later("`overloaded`: too many open jobs, or a full queue."),
         "Internal": error("`internal` or `numerics`: a fault of the server's or the model's."),
-        "NotReady": later("`not_ready`: paused, shutting down, or the engine is stuck.")
+        "NotReady": later("`not_ready`: paused, shutting down, or the engine is stuck. `needs_weights`: open jobs wait for a version whose file is gone.")
     })
 }

@@ -9,7 +9,7 @@ use crate::server::Limits;
 /// Every schema, by name.
 pub(super) fn all(limits: &Limits) -> Value {
     let mut all = Map::new();
-    for part in [request(limits), rewards(), groups(), jobs(), others(limits)] {
+    for part in [request(limits), rewards(), groups(), jobs(), weights(), others(limits)] {
         if let Value::Object(part) = part {
             all.extend(part);
         }
@@ -246,7 +246,7 @@ fn jobs() -> Value {
         "strategy": {"type": "object"}, "advantage": {"type": ["string", "object"]}, "weights_version": count("Pinned when the job was accepted."),
         "namespace": {"type": "string"}, "priority": {"type": "integer"}, "deadline_s": {"type": ["number", "null"]},
         "order": {"type": "string"}, "sampling": {"type": "object"}, "seed": count("As given or drawn."),
-        "on_weight_update": {"type": "string"}, "bad_gold": {"type": "string"}, "return": {"type": "object"}
+        "on_weight_update": names(&["finish", "restart", "continue"], "What new weights do to it."), "bad_gold": {"type": "string"}, "return": {"type": "object"}
     }, "description": "A job: its effective settings, nothing inherited silently, and where it stands."});
     json!({
         "Job": job,
@@ -287,6 +287,46 @@ fn jobs() -> Value {
     })
 }
 
+fn weights() -> Value {
+    let version = |description: &str| whole(0, u64::MAX, description);
+    let seconds = json!({"type": "number", "minimum": 0});
+    let digest = || json!({"type": "string", "pattern": "^blake3:[0-9a-f]{64}$", "description": "BLAKE3 over names, types, shapes and bytes of all tensors."});
+    let bytes = || json!({"type": "integer", "minimum": 0, "description": "Bytes of all tensors."});
+    let steps = ["receive", "verify", "keep", "stage", "commit", "wait", "swap", "pause"];
+    let steps: Map<String, Value> = steps.into_iter().map(|step| (step.to_owned(), seconds.clone())).collect();
+    json!({
+        "WeightsRequest": with(taken(&["version"], json!({
+            "version": version("The new version; above the live one."),
+            "dir": nullable(json!({"type": "string", "description": "Absolute path of a Hugging Face folder."})),
+            "file": nullable(json!({"type": "string", "description": "Absolute path of a safetensors file."})),
+            "base": nullable(version("The live version, from which tensors are taken that `file` does not hold.")),
+            "rollback": {"type": "boolean", "default": false, "description": "A version that is not above the live one is meant."},
+            "async": {"type": "boolean", "default": false, "description": "Answer 202 at once; GET tells the rest."}
+        }), "Weights in files of the server's machine."), "oneOf", json!([{"required": ["dir"]}, {"required": ["file"]}])),
+        "WeightsUpdate": whole_object(json!({
+            "version": version("What serves."), "digest": digest(), "bytes": bytes(),
+            "unchanged": {"type": "boolean", "description": "It served already: nothing was done."},
+            "seconds": whole_object(Value::Object(steps), "Of each step; `pause` is what the engine's loop spent on the swap.")
+        }), "A push that is through."),
+        "WeightsTaken": whole_object(json!({"version": version("What was pushed."), "state": {"type": "string"}}), "A push under way."),
+        "Weights": whole_object(json!({
+            "version": version("What serves."), "digest": digest(), "bytes": bytes(),
+            "loaded_unix_s": seconds,
+            "staged": nullable(version("What waits for open jobs.")),
+            "needed": nullable(version("What open jobs wait for and is not there.")),
+            "last": {"type": ["object", "null"], "description": "How the last push went: `state` is staging, waiting, done or failed."}
+        }), "The weights."),
+        "WeightsVerified": whole_object(json!({
+            "version": version("What serves."), "digest": digest(),
+            "changed": list(json!({"type": "string"}), "Tensors whose files are no longer what was loaded."),
+            "tensors": list(whole_object(json!({
+                "name": {"type": "string"}, "dtype": names(&["BF16", "F16", "F32"], "Type."), "shape": list(json!({"type": "integer"}), "Sizes."),
+                "digest": {"type": "string", "description": "BLAKE3 of its bytes, in hexadecimal."}
+            }), "A tensor."), "In the model's order.")
+        }), "Digests.")
+    })
+}
+
 fn others(limits: &Limits) -> Value {
     let seconds = json!({"type": "number", "minimum": 0});
     let logprobs = || list(json!({"type": "number", "maximum": 0}), "One per token from prompt_len on.");
@@ -303,7 +343,7 @@ fn others(limits: &Limits) -> Value {
             "sequences": list(whole_object(json!({"logprobs": logprobs(), "logprobs_raw": logprobs()}), "A sequence."), "In request order.")
         }), "Log-probabilities at the given temperature, and raw."),
         "State": json!({"type": "object", "required": ["uptime_s", "ready", "engine", "jobs", "limits"], "properties": {
-            "uptime_s": seconds, "ready": {"type": "boolean"}, "paused": {"type": "boolean"}, "engine": {"type": "object"}, "jobs": {"type": "object"}, "limits": {"type": "object"}
+            "uptime_s": seconds, "ready": {"type": "boolean"}, "paused": {"type": "boolean"}, "engine": {"type": "object"}, "weights": {"type": ["object", "null"]}, "jobs": {"type": "object"}, "limits": {"type": "object"}
         }}),
         "Alive": whole_object(json!({"alive": {"type": "boolean"}, "heartbeat_s": seconds}), "Alive."),
         "Ready": whole_object(json!({"ready": {"type": "boolean"}, "weights_version": {"type": "integer", "minimum": 0}}), "Ready."),

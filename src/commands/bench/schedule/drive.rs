@@ -18,7 +18,8 @@ use crate::ops::philox::philox;
 use crate::reward::{Asked, Judge, Judged, Spec, Verdict, Verifier};
 use crate::rollout::plan::{Advantage, Strategy};
 use crate::rollout::{
-    BadGoldRule, Context, Ending, JobRecord, JobSpec, MemoryJournal, Order, Pause, PromptSpec, Return, Settings, Slots, Width, job,
+    BadGoldRule, Context, Ending, JobRecord, JobSpec, MemoryJournal, OnWeightUpdate, Order, Pause, PromptSpec, Return, Settings, Slots,
+    Versions, Width, job,
 };
 use crate::store::{Resume, Store, StorePath};
 
@@ -66,9 +67,10 @@ pub fn drive(world: &Arc<World>, run: Run) -> Result<Driven, String> {
         metrics: Arc::new(Metrics::new().map_err(|e| sentence(&e))?),
         slots: Slots::new(run.slots),
         pause: Pause::default(),
+        versions: Versions::new(0),
         width: Width { q_min: run.q_min, look_ahead: world.prompts() },
     };
-    let start = Resume { samples: Vec::new(), groups: Vec::new() };
+    let start = Resume::default();
     let (ending, busy) = poll_by_hand(job::run(&context, &spec, &record, start), &engine)?;
     if ending != Ending::Done {
         return Err(format!("the job ended by {ending:?}"));
@@ -125,7 +127,7 @@ fn spec(world: &World) -> Result<JobSpec, crate::field::FieldError> {
         order: Order::Completion,
         sampling: sampling.clone(),
         seed: 0,
-        on_weight_update: "finish".into(),
+        on_weight_update: OnWeightUpdate::Finish,
         bad_gold: BadGoldRule::Refuse,
         fields: Return { text: false, logprobs: false, logprobs_raw: false, all_samples: false },
     };

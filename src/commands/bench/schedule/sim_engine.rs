@@ -13,7 +13,7 @@ use super::world::{MAX_TOKENS, World};
 use crate::engine::api::FieldError;
 use crate::engine::{
     CancelAck, Engine, EngineInfo, EngineStats, Event, FinishReason, RequestId, Sample, SampleRequest, SampleStream, ScoreRequest, Scores,
-    StopMatch, SubmitError,
+    StopMatch, SubmitError, VersionSpan,
 };
 use crate::ops::philox::philox;
 
@@ -149,7 +149,7 @@ impl SimEngine {
             text: if right { "1" } else { "0" }.into(),
             finish_reason,
             stop_match: (finish_reason == FinishReason::Stop).then_some(StopMatch::Token(0)),
-            weights_version: 0,
+            weight_versions: vec![VersionSpan { version: 0, start: 0, end: tokens as u32 }],
         };
         // A job that was dropped no longer listens.
         let _ = live.events.send(Event::Finished(Box::new(sample)));

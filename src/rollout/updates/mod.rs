@@ -1,0 +1,508 @@
+//! New weights on their way into the running server.
+//!
+//! A [`Push`] goes through six steps, one push after another: its tensors are verified ([`TensorSet`]), kept in a file ([`home`]), packed
+//! beside the live weights ([`Engine::stage`]), committed in the store, waited for as the open jobs ask ([`Versions`]), and swapped in
+//! between two steps of the engine. Invariants:
+//! - Until the swap the old weights serve; whatever fails before the commit leaves nothing behind.
+//! - With a store on disk a version is committed, file first, before any job is accepted for it: a restart finds what its jobs need
+//!   ([`restore`]).
+//! - The last two committed versions are kept, and every version that an open job pins.
+//!
+//! [`restore`]: Updates::start
+
+mod home;
+mod start;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::unix_now;
+use super::versions::Versions;
+use crate::engine::{Engine, StageError, Swapped};
+use crate::failpoint::{self, Point};
+use crate::metrics::Metrics;
+use crate::model::{Digests, Layout, ModelError, SafetensorsFile, TensorSet};
+use crate::store::{Store, StoreError, WeightsRow};
+
+pub use home::Home;
+pub use start::StartError;
+
+/// Pushes that may wait for the one before them.
+const MOST_WAITING: usize = 4;
+
+/// New weights, as they were handed over.
+#[derive(Clone, Debug)]
+pub struct Push {
+    /// Their version.
+    pub version: u64,
+    /// The live version, from which the tensors come that are not in the push.
+    pub base: Option<u64>,
+    /// A version that is not above the live one is meant.
+    pub rollback: bool,
+    /// Where they lie.
+    pub source: Source,
+    /// Time that receiving them took.
+    pub receive: Duration,
+}
+
+/// Where pushed weights lie.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A safetensors file in the weights' folder, received over HTTP; it is taken.
+    Received(PathBuf),
+    /// Another process's safetensors file; it is mapped where it is.
+    File(PathBuf),
+    /// A Hugging Face folder.
+    Folder(PathBuf),
+}
+
+/// Why weights were not taken. The old ones serve on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// The version is below the live one.
+    #[error("version {version} is below the live version {live}; push a higher one, or say rollback=true to go back")]
+    Stale {
+        /// The push's.
+        version: u64,
+        /// What serves.
+        live: u64,
+    },
+    /// The live version has this number and other tensors.
+    #[error(
+        "version {version} is live with other tensors (digest {live}, this push's is {pushed}); push them under a higher version, or say rollback=true to replace it"
+    )]
+    Conflict {
+        /// The number.
+        version: u64,
+        /// Digest of what serves.
+        live: String,
+        /// Digest of what was pushed.
+        pushed: String,
+    },
+    /// Version 0 is the model's folder.
+    #[error("version 0 is what the server's model folder holds, and these tensors are others; push them under another version")]
+    Zero,
+    /// The base does not serve.
+    #[error("base version {base} is not live, {live} is; push all tensors, or those that changed since {live} with base={live}")]
+    BaseNotLive {
+        /// What the push builds on.
+        base: u64,
+        /// What serves.
+        live: u64,
+    },
+    /// The files.
+    #[error("{problem}")]
+    Bad {
+        /// The tensor that is wrong, where it is one.
+        tensor: Option<String>,
+        /// A sentence.
+        problem: String,
+    },
+    /// Too many pushes wait.
+    #[error("{0} pushes wait for one another already; try again when they are through")]
+    Busy(usize),
+    /// The weights of this server stay.
+    #[error("the weights of this server cannot be changed")]
+    Fixed,
+    /// The file could not be written.
+    #[error("the weights cannot be kept in {0}; make room there, or choose another weights.dir")]
+    Keep(String),
+    /// The store or the engine has failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl PushError {
+    fn keep(place: &Path, error: &std::io::Error) -> Self {
+        PushError::Keep(format!("{}: {error}", place.display()))
+    }
+}
+
+/// The sentence without the path of a file that the caller does not know.
+impl From<ModelError> for PushError {
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::Tensor { tensor, problem, .. } => {
+                PushError::Bad { problem: format!("tensor `{tensor}` {problem}"), tensor: Some(tensor) }
+            }
+            ModelError::NonFinite { tensor, index, value, .. } => {
+                let problem = format!("tensor `{tensor}` holds {value} at flat index {index}; weights must be finite");
+                PushError::Bad { problem, tensor: Some(tensor) }
+            }
+            ModelError::File { problem, .. } => {
+                // The header's reader names the tensor within its sentence.
+                let tensor = problem.split_once("tensor `").and_then(|(_, rest)| rest.split_once('`')).map(|(name, _)| name.to_owned());
+                PushError::Bad { problem: format!("the safetensors file {problem}"), tensor }
+            }
+            ModelError::Config { field, problem, .. } => {
+                PushError::Bad { problem: format!("field `{field}` of config.json {problem}"), tensor: None }
+            }
+        }
+    }
+}
+
+impl From<StageError> for PushError {
+    fn from(error: StageError) -> Self {
+        match error {
+            StageError::Fixed => PushError::Fixed,
+            StageError::Model(error) => error.into(),
+            StageError::Stopped(why) => PushError::Failed(why),
+        }
+    }
+}
+
+impl From<StoreError> for PushError {
+    fn from(error: StoreError) -> Self {
+        PushError::Failed(format!("the store failed: {error}"))
+    }
+}
+
+/// Seconds that the steps of a push took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Seconds {
+    /// To receive it.
+    pub receive: f64,
+    /// To check names, shapes, types and numbers, and to take digests.
+    pub verify: f64,
+    /// To write its file to the disk.
+    pub keep: f64,
+    /// To pack it beside the live weights.
+    pub stage: f64,
+    /// To commit it in the store.
+    pub commit: f64,
+    /// That it waited for open jobs.
+    pub wait: f64,
+    /// From the order to swap until it had happened, the step that ran included.
+    pub swap: f64,
+    /// Of these, the time that the engine's loop spent on it.
+    pub pause: f64,
+}
+
+impl Seconds {
+    /// Each step with its name.
+    pub fn steps(&self) -> [(&'static str, f64); 8] {
+        let Seconds { receive, verify, keep, stage, commit, wait, swap, pause } = *self;
+        [
+            ("receive", receive),
+            ("verify", verify),
+            ("keep", keep),
+            ("stage", stage),
+            ("commit", commit),
+            ("wait", wait),
+            ("swap", swap),
+            ("pause", pause),
+        ]
+    }
+}
+
+/// A push that is through.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Update {
+    /// The version that serves.
+    pub version: u64,
+    /// Digest of its tensors.
+    pub digest: String,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Whether it served already and nothing was done.
+    pub unchanged: bool,
+    /// Time of each step.
+    pub seconds: Seconds,
+}
+
+/// Where the last push stands, for `GET /v1/weights`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum Progress {
+    /// It is being verified, kept and packed.
+    Staging {
+        /// Its version.
+        version: u64,
+    },
+    /// It waits for open jobs.
+    Waiting {
+        /// Its version.
+        version: u64,
+    },
+    /// It serves.
+    Done(Update),
+    /// It was not taken.
+    Failed {
+        /// Its version.
+        version: u64,
+        /// Why.
+        message: String,
+        /// The tensor that was wrong.
+        tensor: Option<String>,
+    },
+}
+
+/// A version that serves or served.
+pub struct Version {
+    /// Its number.
+    pub number: u64,
+    /// Its tensors, as they lie in files.
+    pub tensors: TensorSet,
+    /// Their digests when it was loaded.
+    pub digests: Digests,
+    /// The digest of the whole.
+    pub digest: String,
+    /// Its file in the weights' folder; empty where it has none there.
+    file: String,
+    /// When it was loaded, in seconds since 1970.
+    pub loaded_unix_s: f64,
+}
+
+/// What is wrong with the version that serves, where it lies in files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// Digest of each tensor now.
+    pub digests: Digests,
+    /// Names of those that differ from what was loaded.
+    pub changed: Vec<String>,
+}
+
+/// The weights of one server.
+pub struct Updates {
+    engine: Arc<dyn Engine>,
+    versions: Versions,
+    store: Store,
+    metrics: Arc<Metrics>,
+    home: Home,
+    layout: Arc<Layout>,
+    /// Digest of version 0, the model's folder.
+    zero: String,
+    live: Mutex<Arc<Version>>,
+    /// What an earlier process had committed and not swapped in.
+    left: Mutex<Option<Arc<Version>>>,
+    last: Mutex<Option<Progress>>,
+    /// Held by the push that is under way.
+    turn: tokio::sync::Mutex<()>,
+    waiting: AtomicUsize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Updates {
+    /// What serves.
+    pub fn live(&self) -> Arc<Version> {
+        lock(&self.live).clone()
+    }
+
+    /// Where the last push stands.
+    pub fn last(&self) -> Option<Progress> {
+        lock(&self.last).clone()
+    }
+
+    /// What a version must hold.
+    pub fn layout(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
+    /// Where files are received.
+    pub fn home(&self) -> &Home {
+        &self.home
+    }
+
+    /// Refuses what cannot be taken whatever its tensors are; worth asking before they are received.
+    pub fn check(&self, version: u64, base: Option<u64>, rollback: bool) -> Result<(), PushError> {
+        let live = self.live().number;
+        if version < live && !rollback {
+            return Err(PushError::Stale { version, live });
+        }
+        match base {
+            // A push that comes again finds its own version live.
+            Some(base) if base != live && version != live => Err(PushError::BaseNotLive { base, live }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes new weights; resolves when they serve. Goes on when nobody waits for it any more.
+    pub async fn push(self: &Arc<Self>, push: Push) -> Result<Update, PushError> {
+        let this = self.clone();
+        let task = tokio::spawn(async move {
+            let (version, received) = (push.version, push.source.clone());
+            let outcome = this.push_in_turn(push).await;
+            if let (Source::Received(path), Err(_) | Ok(Update { unchanged: true, .. })) = (received, &outcome) {
+                let _ = std::fs::remove_file(path);
+            }
+            this.tell(version, &outcome);
+            outcome
+        });
+        task.await.unwrap_or_else(|_| Err(PushError::Failed("the push stopped with an internal error; please report this".into())))
+    }
+
+    fn tell(&self, version: u64, outcome: &Result<Update, PushError>) {
+        self.metrics.weights_updated(outcome.as_ref().map(|update| (update.unchanged, update.seconds)).map_err(PushError::is_callers));
+        let progress = match outcome {
+            Ok(update) => {
+                tracing::info!(version, digest = update.digest, unchanged = update.unchanged, seconds = ?update.seconds, "weights serve");
+                Progress::Done(update.clone())
+            }
+            Err(error) => {
+                tracing::warn!(version, "weights were not taken: {error}");
+                let tensor = if let PushError::Bad { tensor, .. } = error { tensor.clone() } else { None };
+                Progress::Failed { version, message: error.to_string(), tensor }
+            }
+        };
+        *lock(&self.last) = Some(progress);
+    }
+
+    async fn push_in_turn(self: &Arc<Self>, push: Push) -> Result<Update, PushError> {
+        let waiting = self.waiting.fetch_add(1, Ordering::AcqRel);
+        let turn = match waiting < MOST_WAITING {
+            true => Ok(self.turn.lock().await),
+            false => Err(PushError::Busy(waiting)),
+        };
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        let _turn = turn?;
+        self.check(push.version, push.base, push.rollback)?;
+        *lock(&self.last) = Some(Progress::Staging { version: push.version });
+        let mut seconds = Seconds { receive: push.receive.as_secs_f64(), ..Seconds::default() };
+        let live = self.live();
+
+        let began = Instant::now();
+        let (this, asked, under) = (self.clone(), push.clone(), live.clone());
+        let verified = blocking(move || this.verify_push(&asked, &under)).await?;
+        seconds.verify = began.elapsed().as_secs_f64();
+        let (version, digest) = (push.version, verified.digest.clone());
+        let bytes = self.layout.num_bytes();
+        if version == live.number && digest == live.digest {
+            return Ok(Update { version, digest, bytes, unchanged: true, seconds });
+        }
+        if version == live.number && !push.rollback {
+            return Err(PushError::Conflict { version, live: live.digest.clone(), pushed: digest });
+        }
+        if version == 0 && digest != self.zero {
+            return Err(PushError::Zero);
+        }
+
+        let began = Instant::now();
+        let (this, source) = (self.clone(), push.source);
+        let kept = Arc::new(blocking(move || this.home.keep(verified, &source)).await?);
+        seconds.keep = began.elapsed().as_secs_f64();
+        failpoint::visit(Point::WeightsAfterFile);
+        if let Err(error) = self.stage(&kept, &mut seconds).await {
+            // Unless it is the file of a version that is committed already.
+            if self.store.weights().is_ok_and(|rows| rows.iter().all(|row| row.file != kept.file)) {
+                self.home.remove(&kept.file);
+            }
+            return Err(error);
+        }
+        self.serve(kept, &mut seconds).await?;
+        Ok(Update { version, digest, bytes, unchanged: false, seconds })
+    }
+
+    /// Opens and checks what was pushed.
+    fn verify_push(&self, push: &Push, live: &Version) -> Result<Version, PushError> {
+        let base = push.base.map(|_| &live.tensors);
+        let tensors = match &push.source {
+            Source::Received(path) | Source::File(path) => TensorSet::of_file(&self.layout, SafetensorsFile::open(path)?, base)?,
+            Source::Folder(dir) => TensorSet::of_folder(&self.layout, dir)?,
+        };
+        let digests = tensors.digests()?;
+        if base.is_some() {
+            // What was mapped from another process's file may have been written over since.
+            let changed = |(i, _): &(usize, &str)| tensors.is_from_base(*i) && !digests.same(&live.digests, *i);
+            if let Some((_, name)) = self.layout.names().enumerate().find(changed) {
+                let problem = format!(
+                    "tensor `{name}` of the live version {} is no longer what was pushed: its file was written over; push all tensors",
+                    live.number
+                );
+                return Err(PushError::Bad { tensor: Some(name.to_owned()), problem });
+            }
+        }
+        let digest = tensors.digest(&digests);
+        Ok(Version { number: push.version, tensors, digests, digest, file: String::new(), loaded_unix_s: unix_now() })
+    }
+
+    /// Packs a version and commits it.
+    async fn stage(self: &Arc<Self>, version: &Arc<Version>, seconds: &mut Seconds) -> Result<(), PushError> {
+        let began = Instant::now();
+        let (this, packed) = (self.clone(), version.clone());
+        blocking(move || Ok(this.engine.stage(packed.number, &packed.tensors)?)).await?;
+        seconds.stage = began.elapsed().as_secs_f64();
+        if self.store.is_durable() {
+            let began = Instant::now();
+            let row = WeightsRow { version: version.number, digest: version.digest.clone(), file: version.file.clone() };
+            self.store.commit_weights(row).await?;
+            seconds.commit = began.elapsed().as_secs_f64();
+        }
+        self.versions.stage(version.number);
+        Ok(())
+    }
+
+    /// Waits for the jobs that keep the live version, then puts the staged one in its place.
+    async fn serve(&self, version: Arc<Version>, seconds: &mut Seconds) -> Result<(), PushError> {
+        *lock(&self.last) = Some(Progress::Waiting { version: version.number });
+        let began = Instant::now();
+        let swapping = self.versions.swap(|| self.engine.swap()).await?;
+        seconds.wait = began.elapsed().as_secs_f64();
+        let began = Instant::now();
+        let Swapped { pause, lost_tokens, retired, .. } =
+            swapping.await.map_err(|_| PushError::Failed("the engine stopped before it took the new weights".into()))?;
+        seconds.swap = began.elapsed().as_secs_f64();
+        seconds.pause = pause.as_secs_f64();
+        tracing::debug!(version = version.number, lost_tokens, "weights swapped");
+        *lock(&self.live) = version;
+        failpoint::visit(Point::WeightsAfterSwap);
+        // Freeing gigabytes takes its time, and nobody waits for it.
+        tokio::task::spawn_blocking(move || drop(retired));
+        self.prune().await;
+        Ok(())
+    }
+
+    /// Forgets versions that nobody can ask for any more.
+    async fn prune(&self) {
+        if !self.store.is_durable() {
+            return;
+        }
+        let rows = match self.store.weights() {
+            Ok(rows) => rows,
+            Err(error) => return tracing::warn!("old weights are kept: {error}"),
+        };
+        let pinned: BTreeSet<u64> = self.versions.pinned().into_iter().collect();
+        let (kept, old): (Vec<_>, Vec<_>) = rows.into_iter().enumerate().partition(|(i, row)| *i < 2 || pinned.contains(&row.version));
+        let kept: BTreeSet<String> = kept.into_iter().map(|(_, row)| row.file).collect();
+        for (_, row) in old.into_iter().filter(|(_, row)| !kept.contains(&row.file)) {
+            // The row first: a row without a file would be a version that is promised and not there.
+            match self.store.forget_weights(&row.file).await {
+                Ok(()) => self.home.remove(&row.file),
+                Err(error) => return tracing::warn!("old weights are kept: {error}"),
+            }
+        }
+    }
+
+    /// Reads the live version's files again.
+    pub async fn verify(&self) -> Result<(Arc<Version>, Verified), PushError> {
+        let live = self.live();
+        blocking(move || {
+            let digests = live.tensors.digests()?;
+            let differs = |(i, name): (usize, &str)| (!digests.same(&live.digests, i)).then(|| name.to_owned());
+            let changed = live.tensors.layout().names().enumerate().filter_map(differs).collect();
+            Ok((live, Verified { digests, changed }))
+        })
+        .await
+    }
+}
+
+impl PushError {
+    /// Whether the caller can mend it.
+    pub fn is_callers(&self) -> bool {
+        !matches!(self, PushError::Keep(_) | PushError::Failed(_))
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, PushError> + Send + 'static) -> Result<T, PushError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(_) => Err(PushError::Failed("the push stopped with an internal error; please report this".into())),
+    }
+}

@@ -1,0 +1,69 @@
+//! How a step's rows are cut: groups in a seeded order into mini-batches, rows by a token budget into micro-batches.
+//!
+//! The order is a Fisher-Yates shuffle whose words are Philox counters keyed by the run's seed: it depends on (seed, stream, length)
+//! alone. Streams are numbered by what they are for, so no two shuffles of a run share words.
+
+use std::ops::Range;
+
+use crate::ops::philox::philox;
+
+/// A row that fits no micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("row {row} has {tokens} tokens, more than update.micro_batch_tokens ({budget}); raise it to at least {tokens}")]
+pub struct BatchError {
+    /// Index of the row.
+    pub row: usize,
+    /// Its tokens.
+    pub tokens: usize,
+    /// The budget.
+    pub budget: usize,
+}
+
+/// Word `index` of a stream.
+fn word(seed: u64, stream: u64, index: u64) -> u64 {
+    let counter = [index as u32, (index >> 32) as u32, stream as u32, (stream >> 32) as u32];
+    let [a, b, ..] = philox(counter, [seed as u32, (seed >> 32) as u32]);
+    u64::from(a) << 32 | u64::from(b)
+}
+
+/// Number `index` of a stream, uniform in 0 to 1 (never 1).
+pub fn unit(seed: u64, stream: u64, index: u64) -> f64 {
+    (word(seed, stream, index) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Puts `items` in the order of (seed, stream).
+pub fn shuffle<T>(seed: u64, stream: u64, items: &mut [T]) {
+    for i in (1..items.len()).rev() {
+        // A 64-bit word times i + 1 <= 2^32 items: the bias is below 2^-32.
+        let j = (u128::from(word(seed, stream, i as u64)) * (i as u128 + 1)) >> 64;
+        items.swap(i, j as usize);
+    }
+}
+
+/// Groups `0..groups`, given by request position, in a seeded order and cut into mini-batches of `per` (0: all together).
+pub fn mini_batches(groups: usize, per: usize, seed: u64, stream: u64) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..groups).collect();
+    shuffle(seed, stream, &mut order);
+    let per = if per == 0 { groups.max(1) } else { per };
+    order.chunks(per).map(<[usize]>::to_vec).collect()
+}
+
+/// Consecutive rows that fit `budget` tokens together.
+pub fn micro_batches(tokens: &[usize], budget: usize) -> Result<Vec<Range<usize>>, BatchError> {
+    let mut cuts = Vec::new();
+    let (mut first, mut sum) = (0, 0);
+    for (row, &n) in tokens.iter().enumerate() {
+        if n > budget {
+            return Err(BatchError { row, tokens: n, budget });
+        }
+        if sum + n > budget {
+            cuts.push(first..row);
+            (first, sum) = (row, 0);
+        }
+        sum += n;
+    }
+    if first < tokens.len() {
+        cuts.push(first..tokens.len());
+    }
+    Ok(cuts)
+}

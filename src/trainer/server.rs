@@ -1,0 +1,304 @@
+//! The trainer's side of the HTTP interface: jobs and weights.
+//!
+//! Everything here may be tried again: a job has an id (the same id and body are the same job) and a push has a version (the same version
+//! and bytes change nothing). So a server that is killed and comes back is waited for, for as long as the run's patience.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use reqwest::{Client, RequestBuilder, StatusCode, Url};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::commands::rollout::RolloutError;
+use crate::commands::rollout::follow::{Connection, Event, Follower, reason};
+use crate::rollout::plan::Status;
+
+/// Why the server could not be used. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// A job.
+    #[error(transparent)]
+    Rollout(#[from] RolloutError),
+    /// A job that ended otherwise than done.
+    #[error("job {job} is {state}{}; look at GET /v1/rollouts/{job}", error.as_ref().map(|e| format!(": {e}")).unwrap_or_default())]
+    Ended {
+        /// The job.
+        job: String,
+        /// `failed` or `cancelled`.
+        state: String,
+        /// Why.
+        error: Option<String>,
+    },
+    /// The server refused something.
+    #[error("the server refused {what} ({status} {code}): {message}")]
+    Refused {
+        /// What was asked.
+        what: String,
+        /// HTTP status.
+        status: u16,
+        /// The error's code.
+        code: String,
+        /// Its sentence.
+        message: String,
+    },
+    /// No answer for too long.
+    #[error(
+        "{problem}; gave up {what} after {patience_s} s. Start the server again and run the same command: the run goes on from its last checkpoint"
+    )]
+    Unreachable {
+        /// What was asked.
+        what: String,
+        /// What went wrong last.
+        problem: String,
+        /// How long it was tried.
+        patience_s: u64,
+    },
+    /// An answer that is none.
+    #[error("the server answered {0}; is this an adaroll server of this version?")]
+    Protocol(String),
+    /// A setting.
+    #[error("{0}")]
+    Setting(String),
+    /// The shared folder.
+    #[error("server.shared_dir: {0}")]
+    Shared(std::io::Error),
+}
+
+/// A sample as the trainer needs it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Sample {
+    /// Its index within the prompt.
+    pub index: u32,
+    /// Its tokens.
+    pub token_ids: Vec<u32>,
+    /// What the sampler says of them.
+    pub logprobs: Vec<f32>,
+    /// The raw reward.
+    pub reward: Option<f64>,
+    /// Whether it is positive.
+    pub positive: Option<bool>,
+    /// Absent for samples that the group did not keep.
+    pub advantage: Option<f64>,
+    /// `stop`, `length`, ...
+    pub finish_reason: String,
+}
+
+/// What the strategy saw of a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+pub struct Stats {
+    /// Indices below the exit.
+    pub seen: u64,
+    /// Of these, positive.
+    pub positive: u64,
+    /// Negative.
+    pub negative: u64,
+    /// Failed.
+    pub failed: u64,
+    /// Truncated.
+    pub truncated: u64,
+    /// Mean over the first samples, unbiased.
+    pub pass_rate_first: Option<f64>,
+    /// Mean of the raw rewards.
+    pub reward_mean: Option<f64>,
+    /// Tokens of the samples seen.
+    pub tokens_seen: u64,
+}
+
+/// A group as the trainer needs it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Group {
+    /// The prompt.
+    pub prompt_id: String,
+    /// How it ended.
+    pub status: Status,
+    /// The prompt's tokens.
+    pub prompt_token_ids: Vec<u32>,
+    /// The kept samples.
+    pub samples: Vec<Sample>,
+    /// Whether their rewards differ.
+    pub signal: bool,
+    /// Statistics.
+    pub stats: Stats,
+}
+
+/// A finished job.
+#[derive(Clone, Debug, Default)]
+pub struct Finished {
+    /// Its groups, by request position; the lines as they came, for checkpoints.
+    pub groups: Vec<Group>,
+    /// The lines.
+    pub lines: Vec<String>,
+    /// Samples charged: those of groups that `dapo` dropped included.
+    pub samples_seen: u64,
+    /// Groups that `dapo` dropped.
+    pub dropped: u64,
+}
+
+/// The server of a run.
+pub struct Server {
+    connection: Connection,
+    base: Url,
+    client: Client,
+    admin_token: Option<String>,
+    shared_dir: PathBuf,
+}
+
+/// First and longest pause before another try.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(4));
+
+impl Server {
+    /// A server at this address. Tokens come from ADAROLL_TOKEN and ADAROLL_ADMIN_TOKEN.
+    pub fn new(settings: &super::settings::Server) -> Result<Self, ServerError> {
+        let connection = Connection { server: settings.url.clone(), token: None, patience: Duration::from_secs(settings.patience_s) };
+        let base = connection.base().map_err(ServerError::Setting)?;
+        let client = connection.client().map_err(ServerError::Setting)?;
+        let admin_token = std::env::var("ADAROLL_ADMIN_TOKEN").ok().filter(|token| !token.is_empty()).or_else(|| connection.token());
+        Ok(Server { connection, base, client, admin_token, shared_dir: settings.shared_dir.clone() })
+    }
+
+    /// Starts following a job; the server has it when this returns.
+    pub async fn start(&self, body: Value) -> Result<Running, ServerError> {
+        let mut follower = Follower::new(&self.connection, body, Vec::new())?;
+        let job = follower.job_id().to_owned();
+        match follower.next().await? {
+            Event::Job(_) => Ok(Running { job, follower }),
+            _ => Err(ServerError::Protocol(format!("something else than job {job}"))),
+        }
+    }
+
+    fn url(&self, path: &str, query: &str) -> Url {
+        let mut url = self.base.clone();
+        let joined = format!("{}{path}", url.path().trim_end_matches('/'));
+        url.set_path(&joined);
+        url.set_query(Some(query).filter(|query| !query.is_empty()));
+        url
+    }
+
+    /// Sends a request until it is answered; a refusal is final, a server that is away or busy is tried again.
+    async fn send(&self, what: &str, request: impl Fn() -> RequestBuilder) -> Result<Value, ServerError> {
+        let (started, mut pause) = (Instant::now(), BACKOFF.0);
+        loop {
+            let mut request = request();
+            if let Some(token) = &self.admin_token {
+                request = request.bearer_auth(token);
+            }
+            let problem = match request.send().await {
+                Ok(response) => {
+                    let status = response.status();
+                    match response.text().await {
+                        Ok(text) if status.is_success() => {
+                            return serde_json::from_str(&text)
+                                .map_err(|e| ServerError::Protocol(format!("{what} with something that is no JSON ({e})")));
+                        }
+                        Ok(text) => {
+                            let refused = refused(what, status, &text);
+                            if status != StatusCode::TOO_MANY_REQUESTS && status != StatusCode::REQUEST_TIMEOUT && !status.is_server_error()
+                            {
+                                return Err(refused);
+                            }
+                            refused.to_string()
+                        }
+                        Err(error) => format!("the connection broke: {}", reason(error)),
+                    }
+                }
+                Err(error) => format!("{} cannot be reached: {}", self.base, reason(error)),
+            };
+            if started.elapsed() >= self.connection.patience {
+                return Err(ServerError::Unreachable { what: what.to_owned(), problem, patience_s: self.connection.patience.as_secs() });
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(BACKOFF.1);
+        }
+    }
+
+    /// Waits until the server serves.
+    pub async fn ready(&self) -> Result<Value, ServerError> {
+        self.send("readyz", || self.client.get(self.url("/readyz", ""))).await
+    }
+
+    /// The weights that serve.
+    pub async fn weights(&self) -> Result<Value, ServerError> {
+        self.send("the weights", || self.client.get(self.url("/v1/weights", ""))).await
+    }
+
+    /// Pushes a version. `rollback` allows a version below the live one: a run that goes on from a checkpoint. With `waits` the answer comes
+    /// after the swap; without, as soon as the weights are staged.
+    pub async fn push(&self, version: u64, weights: Vec<u8>, rollback: bool, waits: bool) -> Result<Value, ServerError> {
+        let what = format!("weights {version}");
+        if self.shared_dir.as_os_str().is_empty() {
+            let body = Bytes::from(weights);
+            let mut query = format!("version={version}");
+            if rollback {
+                query += "&rollback=true";
+            }
+            if !waits {
+                query += "&async=true";
+            }
+            return self.send(&what, || self.client.put(self.url("/v1/weights", &query)).body(body.clone())).await;
+        }
+        let name = format!("adaroll-{}-{version}.safetensors", std::process::id());
+        let path = self.shared_dir.join(&name);
+        std::fs::write(&path, &weights).map_err(ServerError::Shared)?;
+        drop(weights);
+        let body = json!({"file": path, "version": version, "rollback": rollback, "async": !waits});
+        let answer = self.send(&what, || self.client.post(self.url("/v1/weights", "")).json(&body)).await;
+        let removed = std::fs::remove_file(&path);
+        let answer = answer?;
+        removed.map_err(ServerError::Shared)?;
+        Ok(answer)
+    }
+}
+
+fn refused(what: &str, status: StatusCode, text: &str) -> ServerError {
+    let answer: Value = serde_json::from_str(text).unwrap_or_default();
+    let field = |name: &str| answer.pointer(&format!("/error/{name}")).and_then(Value::as_str);
+    ServerError::Refused {
+        what: what.to_owned(),
+        status: status.as_u16(),
+        code: field("code").unwrap_or("unknown").to_owned(),
+        message: field("message").map_or_else(|| text.chars().take(300).collect(), str::to_owned),
+    }
+}
+
+/// A job that the server works on.
+pub struct Running {
+    job: String,
+    follower: Follower,
+}
+
+impl Running {
+    /// Waits for its end. `ids` are the prompts in request order; groups come back sorted by them.
+    pub async fn finish(mut self, ids: &[String]) -> Result<Finished, ServerError> {
+        let positions: std::collections::HashMap<&str, usize> = ids.iter().enumerate().map(|(i, id)| (id.as_str(), i)).collect();
+        // By position, so that a server that lost the job and sends everything again changes nothing.
+        let mut groups: std::collections::BTreeMap<usize, (Group, String)> = std::collections::BTreeMap::new();
+        loop {
+            match self.follower.next().await? {
+                Event::Job(_) => {}
+                Event::Group(line) => {
+                    let group: Group =
+                        serde_json::from_str(&line).map_err(|e| ServerError::Protocol(format!("a line that is no group ({e})")))?;
+                    let position = *positions
+                        .get(group.prompt_id.as_str())
+                        .ok_or_else(|| ServerError::Protocol(format!("a group of {:?}, which was not asked for", group.prompt_id)))?;
+                    groups.insert(position, (group, line));
+                }
+                Event::End(end) => {
+                    let text = |name: &str| end.get(name).and_then(Value::as_str).map(str::to_owned);
+                    let state = text("state").unwrap_or_else(|| "unknown".into());
+                    if state != "done" {
+                        return Err(ServerError::Ended { job: self.job, state, error: text("error") });
+                    }
+                    let count = |name: &str| end.pointer(&format!("/statistics/{name}")).and_then(Value::as_u64);
+                    let (Some(samples_seen), Some(dropped)) = (count("samples_seen"), count("dropped")) else {
+                        return Err(ServerError::Protocol("an end without statistics".into()));
+                    };
+                    let (groups, lines) = groups.into_values().unzip();
+                    return Ok(Finished { groups, lines, samples_seen, dropped });
+                }
+            }
+        }
+    }
+}

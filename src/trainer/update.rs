@@ -1,0 +1,277 @@
+//! From a step's groups to new weights: rows, mini-batches, forward, loss, backward, AdamW.
+//!
+//! Only groups with contrast become rows, and only they count in the loss's denominator. `logprob_old` is the policy at the start of the
+//! step, by the trainer's own forward pass; where a step is one update it is the very pass that the gradient goes through, so the ratio is 1
+//! exactly. `logprob_sampler` is what the server said; on samples of the current version the two are equal to the bit, and the difference
+//! is among the step's numbers.
+
+use super::batch::{self, BatchError};
+use super::journal::Numbers;
+use super::loss::{self, LossSettings, Row};
+use super::policy::{Policy, PolicyError};
+use super::rollout::Rollout;
+use super::schedule::Schedule;
+use super::settings::Settings;
+use crate::model::backward::{Packed, PackedSequence, Recompute, Training, TrainingError};
+use crate::model::params::Params;
+use crate::model::{Checkpoint, ModelConfig, ModelError};
+use crate::ops::cpu::CpuOps;
+
+/// Why an update failed.
+#[derive(Debug, thiserror::Error)]
+pub enum UpdateError {
+    /// Forward or backward.
+    #[error("the update of step {step}: {error}")]
+    Training {
+        /// Steps done before.
+        step: u64,
+        /// What.
+        error: TrainingError,
+    },
+    /// The weights.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The rows do not fit.
+    #[error("the update of step {step}: {error}")]
+    Batch {
+        /// Steps done before.
+        step: u64,
+        /// What.
+        error: BatchError,
+    },
+    /// The gradients are not finite.
+    #[error(
+        "the gradient of step {0} is not finite; the weights are as they were. Lower optimizer.lr and go on from an earlier checkpoint"
+    )]
+    NonFinite(u64),
+}
+
+/// What an update came to.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Optimizer updates.
+    pub updates: u64,
+    /// Rows trained on, each once however many epochs.
+    pub rows: u64,
+    /// Tokens that went through forward and backward, prompts included.
+    pub tokens: u64,
+    numbers: Vec<(String, f64)>,
+}
+
+impl Report {
+    /// Puts the numbers of the update.
+    pub fn put(&self, numbers: &mut Numbers) {
+        for (name, value) in &self.numbers {
+            numbers.put(name, *value);
+        }
+    }
+}
+
+/// What updates need beside the policy.
+pub struct Updater {
+    loss: LossSettings,
+    schedule: Schedule,
+    lr: f64,
+    seed: u64,
+    epochs: u64,
+    mini_batch_groups: usize,
+    micro_batch_tokens: usize,
+    temperature: f32,
+    /// The model that the run started from, for the KL penalty.
+    reference: Option<Training<CpuOps>>,
+}
+
+/// A kept sample on its way through the update.
+struct Sample {
+    sequence: PackedSequence,
+    row: Row,
+}
+
+impl Updater {
+    /// An updater for a run.
+    pub fn new(settings: &Settings, policy: &Policy) -> Result<Self, PolicyError> {
+        let reference = match settings.loss.wants_reference() {
+            false => None,
+            true => {
+                let config = ModelConfig::from_folder(&settings.model.dir)?;
+                let checkpoint = Checkpoint::open(&settings.model.dir, &config)?;
+                let ops = CpuOps::new(policy.threads).map_err(PolicyError::Threads)?;
+                let mut reference = Training::new(ops, &config, Recompute::Layer);
+                let params = Params::from_source(&config, &checkpoint)?;
+                reference.set_weights(&crate::model::params::Rounded::new(&params, policy.dtype()))?;
+                Some(reference)
+            }
+        };
+        Ok(Updater {
+            loss: settings.loss.clone(),
+            schedule: settings.schedule.clone(),
+            lr: settings.optimizer.lr,
+            seed: settings.run.seed,
+            epochs: settings.update.epochs,
+            mini_batch_groups: settings.update.mini_batch_groups,
+            micro_batch_tokens: settings.update.micro_batch_tokens,
+            temperature: settings.temperature(),
+            reference,
+        })
+    }
+}
+
+/// Streams of shuffles are numbered; those below are left to the passes over the data.
+const UPDATE_STREAMS: u64 = 1 << 40;
+
+impl Updater {
+    /// Trains the policy on a step's groups. `step` and `updates` count what was done before.
+    pub fn update(&mut self, policy: &mut Policy, rollout: &Rollout, step: u64, updates: u64) -> Result<Report, UpdateError> {
+        let training_error = |error| UpdateError::Training { step, error };
+        let (mut samples, groups) = samples_of(rollout);
+        let mut report = Report { rows: samples.len() as u64, ..Report::default() };
+        let lr = |u: u64| self.lr * self.schedule.factor(u);
+        if samples.is_empty() {
+            // Nothing to learn from: the weights stay, and so does the schedule.
+            report.numbers.push(("actor/lr".into(), lr(updates)));
+            return Ok(report);
+        }
+        let plan: Vec<Vec<Vec<usize>>> = (0..self.epochs)
+            .map(|epoch| batch::mini_batches(groups.len(), self.mini_batch_groups, self.seed, UPDATE_STREAMS + (step << 8) + epoch))
+            .collect();
+        if let Some(reference) = &mut self.reference {
+            let all: Vec<usize> = (0..samples.len()).collect();
+            for micro in micro_batches(&samples, &all, self.micro_batch_tokens, step)? {
+                let scores = reference.forward(&packed(&samples, micro), self.temperature).map_err(training_error)?;
+                let mut scores = scores.into_iter();
+                for &i in micro {
+                    let row = &mut samples[i].row;
+                    row.logprob_ref = Some(scores.by_ref().take(row.logprob_sampler.len()).map(|s| s.logprob).collect());
+                }
+            }
+        }
+        // Where there is one update, its own forward pass is the policy at the start of the step.
+        let single = plan.len() == 1 && plan[0].len() == 1;
+        if !single {
+            let all: Vec<usize> = (0..samples.len()).collect();
+            for micro in micro_batches(&samples, &all, self.micro_batch_tokens, step)? {
+                let scores = policy.training.forward(&packed(&samples, micro), self.temperature).map_err(training_error)?;
+                let mut scores = scores.into_iter();
+                for &i in micro {
+                    let row = &mut samples[i].row;
+                    row.logprob_old = scores.by_ref().take(row.logprob_sampler.len()).map(|s| s.logprob).collect();
+                }
+            }
+        }
+        let (mut sums, mut norms) = (loss::Sums::default(), Vec::new());
+        for batches in plan {
+            for groups_of_batch in batches {
+                let rows: Vec<usize> = groups_of_batch.iter().flat_map(|&g| groups[g].clone()).collect();
+                let denominator = loss::Denominator::of(rows.iter().map(|&i| samples[i].row.logprob_sampler.len()));
+                policy.zero_gradients();
+                for micro in micro_batches(&samples, &rows, self.micro_batch_tokens, step)? {
+                    let batch = packed(&samples, micro);
+                    report.tokens += batch.sequences.iter().map(|s| s.token_ids.len() as u64).sum::<u64>();
+                    let (training, gradients) = policy.parts();
+                    let scores = training.forward(&batch, self.temperature).map_err(training_error)?;
+                    let mut scores = scores.into_iter();
+                    let mut micro_rows = Vec::with_capacity(micro.len());
+                    for &i in micro {
+                        let row = &mut samples[i].row;
+                        (row.logprob, row.entropy) =
+                            scores.by_ref().take(row.logprob_sampler.len()).map(|s| (s.logprob, s.entropy)).unzip();
+                        if single {
+                            row.logprob_old.clone_from(&row.logprob);
+                        }
+                        micro_rows.push(row.clone());
+                    }
+                    let (micro_sums, slopes) = loss::loss_of_rows(&self.loss, &micro_rows, denominator);
+                    sums.add(&micro_sums);
+                    training.backward(&slopes, gradients).map_err(training_error)?;
+                }
+                let norm = policy.update(lr(updates + report.updates))?.ok_or(UpdateError::NonFinite(step))?;
+                norms.push(norm);
+                report.updates += 1;
+            }
+        }
+        let numbers = &mut report.numbers;
+        let n = sums.tokens.max(1.0);
+        let batches = norms.len().max(1) as f64;
+        for (name, value) in [
+            ("loss", sums.loss / batches),
+            ("actor/pg_loss", sums.surrogate / batches),
+            ("actor/entropy", sums.entropy / n),
+            ("actor/pg_clipfrac", sums.clipped / n),
+            ("actor/pg_clipfrac_lower", sums.dual_clipped / n),
+            ("actor/ppo_kl", sums.old_minus_new / n),
+            ("actor/ratio/mean", sums.ratio / n),
+            ("actor/ratio/max", sums.ratio_max),
+            ("actor/grad_norm", norms.iter().sum::<f64>() / batches),
+            ("actor/lr", lr(updates + report.updates - 1)),
+            ("ada/rows", report.rows as f64),
+        ] {
+            numbers.push((name.into(), value));
+        }
+        if self.reference.is_some() {
+            numbers.push(("actor/kl_loss".into(), sums.kl / n));
+        }
+        if sums.masked > 0.0 {
+            numbers.push(("actor/masked_tokens".into(), sums.masked));
+        }
+        numbers.extend(differences(&samples, rollout.sampled_at == step));
+        Ok(report)
+    }
+}
+
+/// The kept samples of groups with contrast, and for each such group its rows, by request position.
+fn samples_of(rollout: &Rollout) -> (Vec<Sample>, Vec<std::ops::Range<usize>>) {
+    let (mut samples, mut groups) = (Vec::new(), Vec::new());
+    for group in rollout.groups.iter().filter(|group| group.signal) {
+        let first = samples.len();
+        for sample in &group.samples {
+            let Some(advantage) = sample.advantage.filter(|_| !sample.token_ids.is_empty()) else { continue };
+            let token_ids = group.prompt_token_ids.iter().chain(&sample.token_ids).copied().collect();
+            samples.push(Sample {
+                sequence: PackedSequence { token_ids, from: group.prompt_token_ids.len() },
+                row: Row { advantage, logprob_sampler: sample.logprobs.clone(), ..Row::default() },
+            });
+        }
+        if samples.len() > first {
+            groups.push(first..samples.len());
+        }
+    }
+    (samples, groups)
+}
+
+/// `rows` cut by the token budget.
+fn micro_batches<'a>(samples: &[Sample], rows: &'a [usize], budget: usize, step: u64) -> Result<Vec<&'a [usize]>, UpdateError> {
+    let tokens: Vec<usize> = rows.iter().map(|&i| samples[i].sequence.token_ids.len()).collect();
+    let cuts = batch::micro_batches(&tokens, budget).map_err(|error| UpdateError::Batch { step, error })?;
+    Ok(cuts.into_iter().map(|cut| &rows[cut]).collect())
+}
+
+fn packed(samples: &[Sample], rows: &[usize]) -> Packed {
+    Packed { sequences: rows.iter().map(|&i| samples[i].sequence.clone()).collect() }
+}
+
+/// How far the trainer's policy at the start of the step is from what the server reported.
+fn differences(samples: &[Sample], current: bool) -> Vec<(String, f64)> {
+    let (mut most, mut most_log, mut sum, mut squares, mut n) = (0f64, 0f64, 0.0, 0.0, 0.0);
+    for Sample { row, .. } in samples {
+        for (old, sampler) in row.logprob_old.iter().zip(&row.logprob_sampler) {
+            let (old, sampler) = (f64::from(*old), f64::from(*sampler));
+            let difference = (libm::exp(old) - libm::exp(sampler)).abs();
+            most = most.max(difference);
+            most_log = most_log.max((old - sampler).abs());
+            sum += difference;
+            squares += difference * difference;
+            n += 1.0;
+        }
+    }
+    let mean = sum / f64::max(n, 1.0);
+    let mut numbers = vec![
+        ("training/rollout_probs_diff_max".to_owned(), most),
+        ("training/rollout_probs_diff_mean".to_owned(), mean),
+        ("training/rollout_probs_diff_std".to_owned(), (squares / f64::max(n, 1.0) - mean * mean).max(0.0).sqrt()),
+    ];
+    // Promise 2 is about samples of the current version.
+    if current {
+        numbers.push(("training/rollout_logprobs_diff_max".to_owned(), most_log));
+    }
+    numbers
+}

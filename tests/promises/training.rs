@@ -1,0 +1,323 @@
+//! The loop through the real binary, a server process and a trainer process over the tiny model.
+//!
+//! Promise 2: on samples of the current version the trainer's log-probabilities are the sampler's, to the bit, at every step. Promise 3: a run
+//! that is killed, whichever process and whenever, ends with the bytes of an undisturbed one: metrics.jsonl and the trained model.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use adaroll::commands::demo::Arm;
+use adaroll::commands::demo::run::Plan;
+use adaroll::demo::task::Mix;
+use adaroll::failpoint::Point;
+use adaroll::trainer::settings::Settings;
+use serde_json::Value;
+
+use crate::fake_engine::mix;
+
+/// A run in a folder of its own.
+struct Bench {
+    dir: tempfile::TempDir,
+    port: u16,
+    settings: Settings,
+}
+
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    fn over(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
+}
+
+impl Bench {
+    fn new(steps: u64, change: impl FnOnce(&mut Settings)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let plan = Plan {
+            arm: Arm::Pos1M1N8,
+            seed: 3,
+            lr: 1e-3,
+            steps,
+            samples: 0,
+            samples_per_step: 96,
+            prompts_per_step: 0,
+            eval_every: 4,
+            mix: Mix::TRAIN,
+            dir: dir.path().to_owned(),
+            port,
+            threads: 1,
+        };
+        plan.prepare().unwrap();
+        let mut settings = plan.settings(&format!("http://127.0.0.1:{port}"));
+        settings.checkpoint.every = 3;
+        change(&mut settings);
+        std::fs::write(dir.path().join("train.toml"), toml_of(&settings)).unwrap();
+        Bench { dir, port, settings }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn spawn(&self, arguments: &[&str], log: &str, failpoint: Option<&str>) -> Process {
+        let out = std::fs::OpenOptions::new().create(true).append(true).open(self.path(log)).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_adaroll"));
+        command.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null()).stderr(out.try_clone().unwrap()).stdout(out);
+        match failpoint {
+            Some(failpoint) => command.env("ADAROLL_FAILPOINT", failpoint),
+            None => command.env_remove("ADAROLL_FAILPOINT"),
+        };
+        Process(command.spawn().unwrap())
+    }
+
+    fn server(&self, failpoint: Option<&str>) -> Process {
+        let port = self.port.to_string();
+        self.spawn(&["serve", "--model", "model", "--store", "server.db", "--threads", "1", "--port", &port], "server.log", failpoint)
+    }
+
+    fn trainer(&self, failpoint: Option<&str>) -> Process {
+        self.spawn(&["train", "--config", "train.toml"], "trainer.log", failpoint)
+    }
+
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// Waits for a process to end by itself.
+    fn wait(&self, process: &mut Process, what: &str) {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while !process.over() {
+            assert!(Instant::now() < deadline, "{what} goes on:\n{}\n{}", self.log("trainer.log"), self.log("server.log"));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A trainer that gets to the end.
+    fn train(&self) {
+        let mut trainer = self.trainer(None);
+        self.wait(&mut trainer, "the trainer");
+        assert!(trainer.0.wait().unwrap().success(), "{}\n{}", self.log("trainer.log"), self.log("server.log"));
+    }
+
+    /// What a run leaves: metrics.jsonl and the model.
+    fn left(&self) -> (String, Vec<u8>) {
+        let run = &self.settings.run.dir;
+        (std::fs::read_to_string(run.join("metrics.jsonl")).unwrap(), std::fs::read(run.join("model/model.safetensors")).unwrap())
+    }
+
+    fn undisturbed(&self) -> (String, Vec<u8>) {
+        let _server = self.server(None);
+        self.train();
+        self.left()
+    }
+}
+
+fn toml_of(settings: &Settings) -> String {
+    toml::to_string(settings).unwrap()
+}
+
+/// The lines of a kind.
+fn lines(metrics: &str, kind: &str) -> Vec<Value> {
+    metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).filter(|line| line["kind"] == kind).collect()
+}
+
+/// metrics.jsonl from the same settings in another folder is the same; paths are not in it.
+fn assert_same(got: &(String, Vec<u8>), want: &(String, Vec<u8>), what: &str) {
+    for (i, (got, want)) in got.0.lines().zip(want.0.lines()).enumerate() {
+        assert_eq!(got, want, "{what}: line {i} of metrics.jsonl");
+    }
+    assert_eq!(got.0.len(), want.0.len(), "{what}: the length of metrics.jsonl");
+    assert!(got.1 == want.1, "{what}: the trained weights");
+}
+
+fn assert_exact(metrics: &str, steps: usize) {
+    let steps_seen = lines(metrics, "train");
+    assert_eq!(steps_seen.len(), steps);
+    for line in &steps_seen {
+        assert_eq!(line["training/rollout_logprobs_diff_max"], 0, "{line}");
+        assert_eq!(line["training/rollout_probs_diff_max"], 0, "{line}");
+        assert!(line["ada/rows_total"].as_u64().unwrap() > 0, "{line}");
+    }
+}
+
+#[test]
+fn a_run_killed_anywhere_ends_with_the_bytes_of_an_undisturbed_one() {
+    const STEPS: u64 = 6;
+    let began = Instant::now();
+    let reference = Bench::new(STEPS, |_| {}).undisturbed();
+    let took = began.elapsed();
+    assert_exact(&reference.0, STEPS as usize);
+    let (first, last) = (&lines(&reference.0, "eval")[0], lines(&reference.0, "eval").pop().unwrap());
+    assert_ne!(first["eval/pass@1"], last["eval/pass@1"], "something is learned");
+
+    // The trainer dies at each of its failpoints; the server lives, or dies with it.
+    let points: Vec<Point> = Point::ALL.into_iter().filter(|point| point.is_of_the_trainer()).collect();
+    assert_eq!(points.len(), 8);
+    for (i, point) in points.iter().enumerate() {
+        let bench = Bench::new(STEPS, |_| {});
+        let plan = format!("{}:{}", point.name(), if point.name().starts_with("checkpoint.") { 1 } else { 2 + i % 4 });
+        let mut server = bench.server(None);
+        let mut dying = bench.trainer(Some(&plan));
+        bench.wait(&mut dying, &plan);
+        assert!(bench.log("trainer.log").contains(point.name()), "{plan} was not reached:\n{}", bench.log("trainer.log"));
+        if i % 2 == 1 {
+            drop(server);
+            server = bench.server(None);
+        }
+        bench.train();
+        drop(server);
+        assert_same(&bench.left(), &reference, &plan);
+    }
+
+    // The server dies; the trainer waits for the next one.
+    for plan in ["job.after_commit:3", "samples.after_commit:200", "group.before_commit:60", "close.before_commit:4"] {
+        let bench = Bench::new(STEPS, |_| {});
+        let mut dying = bench.server(Some(plan));
+        let mut trainer = bench.trainer(None);
+        bench.wait(&mut dying, plan);
+        assert!(bench.log("server.log").contains(plan.split(':').next().unwrap()), "{plan} was not reached:\n{}", bench.log("server.log"));
+        let _server = bench.server(None);
+        bench.wait(&mut trainer, "the trainer");
+        assert!(trainer.0.wait().unwrap().success(), "{}", bench.log("trainer.log"));
+        assert_same(&bench.left(), &reference, plan);
+    }
+
+    // Random moments: trainer, server, both in turn, several times in one run.
+    let rounds: u64 = std::env::var("ADAROLL_TEST_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let mut deaths = 0;
+    for round in 0..rounds {
+        let bench = Bench::new(STEPS, |_| {});
+        let (mut server, mut trainer) = (bench.server(None), bench.trainer(None));
+        for death in 0..3 {
+            std::thread::sleep(took.mul_f64((mix(&[round, death]) % 1000) as f64 / 2000.0));
+            let which = mix(&[round, death, 1]) % 3;
+            deaths += u64::from(!trainer.over());
+            if which != 0 {
+                drop(server);
+                server = bench.server(None);
+            }
+            if which != 1 {
+                drop(trainer);
+                trainer = bench.trainer(None);
+            }
+        }
+        bench.wait(&mut trainer, "the trainer");
+        drop(trainer);
+        bench.train();
+        assert_same(&bench.left(), &reference, &format!("round {round}"));
+        drop(server);
+    }
+    println!(
+        "a run of {took:?}: {} failpoints of the trainer, 4 of the server, {deaths} deaths at random moments, the same bytes",
+        points.len()
+    );
+}
+
+#[test]
+fn adapters_on_rounded_weights_train_with_the_samplers_bits() {
+    let lora = |settings: &mut Settings| {
+        settings.lora.rank = 4;
+        settings.optimizer.lr = 5e-3;
+    };
+    let bench = Bench::new(4, lora);
+    let reference = bench.undisturbed();
+    assert_exact(&reference.0, 4);
+    let (first, last) = (&lines(&reference.0, "eval")[0], lines(&reference.0, "eval").pop().unwrap());
+    assert_ne!(first["eval/pass@1"], last["eval/pass@1"], "the adapters learn");
+    // After a resume too.
+    let again = Bench::new(4, lora);
+    let _server = again.server(None);
+    let mut dying = again.trainer(Some("train.after_update:4"));
+    again.wait(&mut dying, "the trainer");
+    again.train();
+    assert_same(&again.left(), &reference, "adapters after a resume");
+}
+
+#[test]
+fn one_step_ahead_is_reproducible_and_says_how_stale_it_is() {
+    let ahead = |settings: &mut Settings| {
+        settings.rollout.ahead = 1;
+        settings.update.epochs = 2;
+        settings.update.mini_batch_groups = 8;
+    };
+    let reference = Bench::new(5, ahead).undisturbed();
+    let steps = lines(&reference.0, "train");
+    let staleness: Vec<u64> = steps.iter().map(|line| line["ada/staleness"].as_u64().unwrap()).collect();
+    assert_eq!(staleness, [0, 1, 1, 1, 1]);
+    // A step that is stale has another policy than its sampler: the difference is there, and reported.
+    assert_eq!(steps[0]["training/rollout_probs_diff_max"], 0);
+    assert!(steps[2]["training/rollout_probs_diff_max"].as_f64().unwrap() > 0.0, "{}", steps[2]);
+    assert!(steps[1]["ada/updates_total"].as_u64().unwrap() > 2, "several updates a step");
+    assert_same(&Bench::new(5, ahead).undisturbed(), &reference, "the same run again");
+    let bench = Bench::new(5, ahead);
+    let _server = bench.server(None);
+    let mut dying = bench.trainer(Some("train.after_push:5"));
+    bench.wait(&mut dying, "the trainer");
+    bench.train();
+    assert_same(&bench.left(), &reference, "after a resume");
+}
+
+#[test]
+fn a_folder_belongs_to_one_run() {
+    let bench = Bench::new(1, |_| {});
+    let _server = bench.server(None);
+    bench.train();
+    let before = bench.left();
+    // The same command again: nothing to do.
+    bench.train();
+    assert_eq!(bench.left(), before);
+    let refused = |set: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_adaroll"))
+            .args(["train", "--config", "train.toml", "--set", set])
+            .current_dir(bench.dir.path())
+            .output()
+            .unwrap();
+        assert!(!output.status.success(), "{set}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = refused("optimizer.lr=0.5");
+    assert!(said.contains("optimizer.lr") && said.contains("another folder"), "{said}");
+    let said = refused("rollout.sampling={ top_p = 0.9 }");
+    assert!(said.contains("rollout.sampling") && said.contains("allow_mismatch"), "{said}");
+    let said = refused("optimizer.learning_rate=0.5");
+    assert!(said.contains("learning_rate") && said.contains("optimizer"), "{said}");
+}
+
+/// The demonstration, 20 steps of it: it learns, tells, and leaves a page, a model and no process.
+#[test]
+fn the_demonstration_learns() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("demo");
+    let demo = Command::new(env!("CARGO_BIN_EXE_adaroll")).args(["demo", "--steps", "20", "--out"]).arg(&out).output().unwrap();
+    let said = String::from_utf8_lossy(&demo.stdout).into_owned();
+    assert!(demo.status.success(), "{said}{}", String::from_utf8_lossy(&demo.stderr));
+    let metrics = std::fs::read_to_string(out.join("run/metrics.jsonl")).unwrap();
+    assert_exact(&metrics, 20);
+    let evaluations = lines(&metrics, "eval");
+    let hard = |line: &Value| line["eval/pass@1/hard"].as_f64().unwrap();
+    let (first, last) = (hard(&evaluations[0]), hard(evaluations.last().unwrap()));
+    assert!(last > 2.0 * first, "the hard slice went from {first} to {last}");
+    assert!(said.contains("0e0") && said.contains("report.html"), "{said}");
+    assert!(std::fs::read_to_string(out.join("report.html")).unwrap().contains("<svg"));
+    assert!(out.join("run/model/model.safetensors").is_file());
+    assert!(!running_in(&out), "no process is left");
+}
+
+/// Whether a process of this program works on `dir`.
+fn running_in(dir: &Path) -> bool {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+    let dir = dir.to_string_lossy().into_owned();
+    processes.flatten().filter_map(|p| std::fs::read(p.path().join("cmdline")).ok()).any(|line| {
+        let line = String::from_utf8_lossy(&line).into_owned();
+        line.contains("adaroll\0serve") && line.contains(&dir) || line.contains("adaroll\0train") && line.contains(&dir)
+    })
+}
