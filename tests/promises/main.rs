@@ -16,6 +16,7 @@ mod event_files;
 mod fake_engine;
 mod golden;
 mod graders;
+mod gradients;
 mod hooked_ops;
 mod identity;
 mod jobs;
