@@ -89,8 +89,7 @@ pub(super) fn compare(
     }
     let weights = expected.tensor("loss_weights")?.to_f32();
     let reference_loss = f64::from(expected.tensor("loss")?.to_f32().first().copied().unwrap_or(f32::NAN));
-    let batch =
-        Packed { sequences: sequences.iter().map(|ids| PackedSequence { token_ids: ids.to_vec(), from: 1 }).collect() };
+    let batch = Packed { sequences: sequences.iter().map(|ids| PackedSequence { token_ids: ids.to_vec(), from: 1 }).collect() };
     let scored: usize = sequences.iter().map(|ids| ids.len() - 1).sum();
     if weights.len() != scored {
         return Err(ModelError::file(
@@ -126,7 +125,8 @@ pub(super) fn compare(
         let size = square(reference.iter().map(|r| f64::from(*r))).sqrt();
         let relative = if error == 0.0 { 0.0 } else { error / size };
         if !(relative <= report.max_gradient_error) || report.worst_gradient.is_empty() {
-            (report.max_gradient_error, report.worst_gradient) = (if relative.is_nan() { f64::MAX } else { relative }, gradient.name.clone());
+            (report.max_gradient_error, report.worst_gradient) =
+                (if relative.is_nan() { f64::MAX } else { relative }, gradient.name.clone());
         }
         references.push(reference);
     }
@@ -182,5 +182,8 @@ fn same_size(expected: &SafetensorsFile, name: &str, len: usize) -> Result<Vec<f
     if values.len() == len {
         return Ok(values);
     }
-    Err(ModelError::file(expected.path(), format!("holds `{name}` of {} numbers, not {len}; make it again from this checkpoint", values.len())))
+    Err(ModelError::file(
+        expected.path(),
+        format!("holds `{name}` of {} numbers, not {len}; make it again from this checkpoint", values.len()),
+    ))
 }
