@@ -137,6 +137,13 @@ impl<O: TrainOps> Training<O> {
         Training { ops, config, heads, frequencies, recompute, weights: None, places, buffers, run: Run::default() }
     }
 
+    /// At most so many logits (rows times vocabulary) stand at a time; half a gigabyte of them, if nothing else is said. A batch with more
+    /// computes them in chunks, and again on the way back. No bit changes.
+    pub fn limit_logits(&mut self, most: usize) {
+        self.run.open = false;
+        self.buffers.limit_logits(most);
+    }
+
     /// The operations, for the optimizer.
     pub fn ops(&mut self) -> &mut O {
         &mut self.ops

@@ -7,8 +7,7 @@ use crate::model::ModelConfig;
 use crate::model::weights::heads;
 use crate::ops::{BLOCK_TOKENS, Batch, Heads, TrainOps};
 
-/// Most logits that stand at a time: half a gigabyte of f32. A batch whose logits fit keeps them for the way back; a larger one computes them
-/// in chunks, and again.
+/// Most logits that stand at a time, if nothing else is said: half a gigabyte of f32.
 const MOST_LOGITS: usize = 1 << 27;
 /// Logits of a chunk where they do not all fit.
 const CHUNK_LOGITS: usize = 1 << 24;
@@ -36,6 +35,8 @@ pub(super) struct Buffers<O: TrainOps> {
     chunk: usize,
     blocks: usize,
     positions: usize,
+    /// A batch whose logits are no more keeps them for the way back; a larger one computes them in chunks, and again.
+    most_logits: usize,
     /// Scored rows of this batch.
     scored_rows: usize,
     /// Angles of positions 0, 1, ..: each is computed once.
@@ -119,6 +120,7 @@ impl<O: TrainOps> Buffers<O> {
             chunk,
             blocks,
             positions,
+            most_logits: MOST_LOGITS,
             scored_rows: 0,
             table,
             cache: ops.kv_cache(1, blocks, heads),
@@ -146,7 +148,7 @@ impl<O: TrainOps> Buffers<O> {
     pub(super) fn fit(&mut self, ops: &O, batch: &Batch) {
         let (rows, scored) = (batch.rows(), batch.logit_rows.len());
         let blocks: usize = batch.segments.iter().map(|s| s.rows.div_ceil(BLOCK_TOKENS)).sum();
-        let chunk = chunk_rows(scored, self.sizes.vocab).min(scored);
+        let chunk = self.chunk_rows(scored).min(scored);
         if rows > self.rows || scored > self.scored || chunk > self.chunk || blocks > self.blocks {
             let table = std::mem::replace(&mut self.table, ops.tensor(0, self.sizes.heads.dim));
             // Batches of nearly the same size should not each make everything anew.
@@ -154,9 +156,10 @@ impl<O: TrainOps> Buffers<O> {
             let (rows, scored, chunk, blocks) =
                 (room(self.rows, rows), room(self.scored, scored), self.chunk.max(chunk), room(self.blocks, blocks));
             // The old ones go first.
-            let positions = self.positions;
+            let (positions, most_logits) = (self.positions, self.most_logits);
             *self = Buffers::with_room(ops, self.sizes, 0, 0, 0, 0, ops.tensor(0, self.sizes.heads.dim), 0);
             *self = Buffers::with_room(ops, self.sizes, rows, scored, chunk, blocks, table, positions);
+            self.most_logits = most_logits;
         }
         self.scored_rows = scored;
         let Buffers { angles, x, y, h, dx, dh, act, dqkv, dattended, inputs, kept, last, .. } = self;
@@ -186,7 +189,7 @@ impl<O: TrainOps> Buffers<O> {
     /// Cuts scored rows into the chunks whose logits stand together. The chunks of all rows are one where everything fits.
     pub(super) fn chunks(&self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<O> {
         // As for the whole batch, whatever part of it is asked for.
-        let size = chunk_rows(self.scored_rows, self.sizes.vocab);
+        let size = self.chunk_rows(self.scored_rows);
         let end = rows.end;
         rows.step_by(size).map(move |first| first..(first + size).min(end))
     }
@@ -200,9 +203,17 @@ impl<O: TrainOps> Buffers<O> {
         ops.gather_rows(&self.last, &rows, &mut self.part);
         ops.rmsnorm(&self.part, norm, eps, &mut self.normed);
     }
-}
 
-/// Rows of a chunk, at least 1.
-fn chunk_rows(scored: usize, vocab: usize) -> usize {
-    if scored.saturating_mul(vocab) <= MOST_LOGITS { scored.max(1) } else { (CHUNK_LOGITS / vocab).max(1) }
+    /// See [`super::Training::limit_logits`].
+    pub(super) fn limit_logits(&mut self, most: usize) {
+        self.most_logits = most;
+    }
+
+    /// Rows of a chunk, at least 1.
+    fn chunk_rows(&self, scored: usize) -> usize {
+        if scored.saturating_mul(self.sizes.vocab) <= self.most_logits {
+            return scored.max(1);
+        }
+        (CHUNK_LOGITS.min(self.most_logits) / self.sizes.vocab).max(1)
+    }
 }

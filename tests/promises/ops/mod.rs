@@ -2,6 +2,7 @@
 //! bits whatever the instruction set, the number of threads, the rows beside a row, and the chunks a sequence was cut into.
 
 mod attention;
+mod backward;
 mod copies;
 mod linear;
 mod math;
