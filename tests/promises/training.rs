@@ -216,7 +216,10 @@ fn a_run_killed_anywhere_ends_with_the_bytes_of_an_undisturbed_one() {
         assert_same(&bench.left(), &reference, &format!("round {round}"));
         drop(server);
     }
-    println!("a run of {took:?}: {} failpoints of the trainer, 4 of the server, {deaths} deaths at random moments, the same bytes", points.len());
+    println!(
+        "a run of {took:?}: {} failpoints of the trainer, 4 of the server, {deaths} deaths at random moments, the same bytes",
+        points.len()
+    );
 }
 
 #[test]
