@@ -7,6 +7,7 @@
 
 pub mod commands;
 pub mod config;
+pub mod demo;
 pub mod engine;
 pub mod failpoint;
 pub mod field;

@@ -2,11 +2,14 @@
 
 pub mod bench;
 pub mod check;
+pub mod demo;
 pub mod generate;
 pub mod inspect;
 pub mod jobs;
 pub mod open;
 pub mod prompts;
+pub mod report;
 pub mod rollout;
 pub mod score;
 pub mod serve;
+pub mod train;

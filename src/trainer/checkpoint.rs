@@ -8,12 +8,12 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Dtype as StDtype, TensorView as StView};
 use serde::{Deserialize, Serialize};
 
 use crate::failpoint::{self, Point};
-use crate::model::params::Params;
-use crate::model::{Dtype, SafetensorsFile, TensorSource};
+use crate::model::params::{Param, Params};
+use crate::model::safetensors_writer::write_safetensors;
+use crate::model::{Dtype, SafetensorsFile, TensorSource, TensorView};
 
 /// The counts of a run after a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -199,33 +199,29 @@ impl Checkpoints {
 
 fn optimizer_bytes(tensors: &Tensors) -> Vec<u8> {
     let parts = [("master", &tensors.master), ("first", &tensors.first), ("second", &tensors.second)];
-    let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = parts
+    let named: Vec<(String, &Param)> =
+        parts.iter().flat_map(|(part, params)| params.entries.iter().map(move |p| (format!("{part}.{}", p.name), p))).collect();
+    let bytes: Vec<Vec<u8>> = named.iter().map(|(_, p)| p.values.iter().flat_map(|v| v.to_le_bytes()).collect()).collect();
+    let views: Vec<TensorView<'_>> = named
         .iter()
-        .flat_map(|(part, params)| params.entries.iter().map(move |p| (format!("{part}.{}", p.name), p.shape.clone(), little_endian(&p.values))))
+        .zip(&bytes)
+        .map(|((name, p), bytes)| TensorView { name, dtype: Dtype::F32, shape: p.shape.clone(), bytes })
         .collect();
-    serialize(bytes.iter().map(|(name, shape, bytes)| (name.as_str(), StDtype::F32, shape.clone(), bytes.as_slice())))
+    serialized(&views)
 }
 
-fn little_endian(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
-}
-
-/// A safetensors file in memory. The order of its tensors follows from their names: the same tensors give the same bytes.
-fn serialize<'a>(tensors: impl Iterator<Item = (&'a str, StDtype, Vec<usize>, &'a [u8])>) -> Vec<u8> {
-    let views = tensors.filter_map(|(name, dtype, shape, bytes)| Some((name.to_owned(), StView::new(dtype, shape, bytes).ok()?)));
-    // Views of matching size cannot fail to be written.
-    safetensors::serialize(views, None).unwrap_or_default()
+/// A safetensors file in memory.
+fn serialized(views: &[TensorView<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(views.iter().map(|view| view.bytes.len() + 256).sum());
+    // Memory takes what is written to it.
+    let _ = write_safetensors(&mut bytes, views);
+    bytes
 }
 
 /// The model's tensors as one safetensors file.
 pub fn model_bytes(names: &[(String, Vec<usize>)], source: &dyn TensorSource) -> Result<Vec<u8>, crate::model::ModelError> {
     let views = names.iter().map(|(name, _)| source.tensor(name)).collect::<Result<Vec<_>, _>>()?;
-    let dtype = |dtype| match dtype {
-        Dtype::Bf16 => StDtype::BF16,
-        Dtype::F16 => StDtype::F16,
-        _ => StDtype::F32,
-    };
-    Ok(serialize(views.iter().map(|view| (view.name, dtype(view.dtype), view.shape.clone(), view.bytes))))
+    Ok(serialized(&views))
 }
 
 /// Writes `dir` as a Hugging Face folder: the files of `from` that are not weights, and these weights.

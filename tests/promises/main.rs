@@ -7,6 +7,7 @@ mod bad_requests;
 mod blocks;
 mod config;
 mod crash;
+mod demo_task;
 mod detokenize;
 mod edges;
 mod engine;
