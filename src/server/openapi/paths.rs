@@ -78,7 +78,8 @@ fn update_answers(operation: &mut Value) {
         operation["responses"][status] = refusal(name);
     }
     operation["responses"]["200"] = ok("They serve.", "WeightsUpdate");
-    operation["responses"]["202"] = ok("They are staged: jobs are accepted for them, and run once no open job holds the old ones.", "WeightsStaged");
+    operation["responses"]["202"] =
+        ok("They are staged: jobs are accepted for them, and run once no open job holds the old ones.", "WeightsStaged");
 }
 
 /// The operation of a route; nothing for a route that is not described.
