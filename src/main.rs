@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use adaroll::commands::bench::{decode, schedule};
+use adaroll::commands::bench::{decode, schedule, train as bench_train};
 use adaroll::commands::open::{EngineOptions, Opened, default_threads, open};
 use adaroll::commands::{check, demo, generate, inspect, jobs, prompts, report, rollout, score, serve, train};
 use adaroll::config::LogFormat;
 use adaroll::engine::{EngineSettings, SamplingParams};
+use adaroll::model::backward::Recompute;
 use adaroll::ops::cpu::Isa;
 use adaroll::trainer::{self, checkpoint::State, journal::Numbers};
 use clap::{Args, Parser, Subcommand};
@@ -97,6 +98,29 @@ enum BenchCommand {
         json: bool,
         #[command(flatten)]
         engine: EngineArgs,
+    },
+    /// Tokens per second of whole training steps: forward, backward, AdamW and packing the new weights, in f32.
+    Train {
+        /// Hugging Face folder of the model.
+        #[arg(long)]
+        model: PathBuf,
+        /// Tokens of each sequence.
+        #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(2..))]
+        sequence_length: u32,
+        /// Sequences of a step.
+        #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=65536))]
+        batch: u32,
+        /// Steps; medians are printed.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        steps: u32,
+        /// Keep only the input of each layer between forward and backward.
+        #[arg(long)]
+        recompute: bool,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        machine: MachineArgs,
     },
     /// Engine steps that the width planner needs, beside rounds and one sample at a time: the real job on a simulated engine.
     Schedule {
@@ -312,6 +336,19 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
             let spinner = ProgressBar::new_spinner();
             spinner.enable_steady_tick(std::time::Duration::from_millis(200));
             let report = decode::bench(&model, workload, &engine.options(), |what| spinner.set_message(what.to_owned())).await?;
+            spinner.finish_and_clear();
+            print(&report, json)?;
+        }
+        Command::Bench(BenchCommand::Train { model, sequence_length, batch, steps, recompute, json, machine }) => {
+            let recompute = if recompute { Recompute::Layer } else { Recompute::None };
+            let [sequence_length, batch, steps] = [sequence_length, batch, steps].map(|n| n as usize);
+            let workload = bench_train::Workload { sequence_length, batch, steps, recompute };
+            let spinner = ProgressBar::new_spinner();
+            spinner.enable_steady_tick(std::time::Duration::from_millis(200));
+            let shown = spinner.clone();
+            let run =
+                move || bench_train::bench(&model, workload, machine.threads(), machine.isa(), |what| shown.set_message(what.to_owned()));
+            let report = tokio::task::spawn_blocking(run).await??;
             spinner.finish_and_clear();
             print(&report, json)?;
         }

@@ -3,7 +3,7 @@
 # tests/results/ with date and commit.
 #
 #   tests/full.sh                  everything
-#   tests/full.sh timing fuzz      only these parts: timing blocks sampler kills schedule fuzz api prometheus
+#   tests/full.sh timing fuzz      only these parts: timing blocks sampler kills training learning schedule fuzz api prometheus
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=("$@")
@@ -27,6 +27,14 @@ run() { echo; echo "== $1"; shift; "$@" 2>&1; }
   if wanted sampler; then run sampler cargo test --test promises -- --ignored --nocapture sampler::; fi
   # kill -9 at every failpoint and three times each in 40 jobs.
   if wanted kills; then run kills env ADAROLL_TEST_KILLS=40 cargo test --test promises -- --nocapture crash:: store::; fi
+  # Trainer and server killed at every failpoint and at random moments of 12 runs; adapters; one step ahead.
+  if wanted training; then run training env ADAROLL_TEST_KILLS=12 cargo test --test promises -- --nocapture training::; fi
+  # The learning demonstration: every arm, five seeds, two learning rates; then the paper's regime. Half an hour on two cores.
+  if wanted learning; then
+    cargo build --release
+    run learning target/release/adaroll demo --compare --seeds 5 --out target/comparison
+    run paper target/release/adaroll demo --compare --paper --seeds 5 --lr 5e-4 --out target/comparison-paper
+  fi
   # The scheduling workload with its goals, on more workloads than the default.
   if wanted schedule; then run schedule cargo run --release --quiet -- bench schedule --reps 12; fi
   # Damaged headers and configurations, many more cases than in the fast tier.

@@ -1,14 +1,18 @@
 //! `adaroll model check DIR`: compares a checkpoint with the reference values in the `expected.safetensors` beside it.
 //!
 //! The file holds, computed elsewhere in f64 from the stored weights: `input_ids [B, T]`, `logits [B, T, V]`, `greedy [B, G]` (the greedy
-//! continuation of each row) and `margins [B, G]` (best minus second logit of each of its steps).
+//! continuation of each row) and `margins [B, G]` (best minus second logit of each of its steps). It may hold a loss, its gradients and five
+//! optimizer steps too, see [`gradients`].
 //!
 //! A reference made from a model that was cast in memory (`model.to(torch.bfloat16).double()`) has rotary frequencies that the cast rounded
 //! along with the weights; whoever loads the folder gets f32 frequencies, and so does every other command here. Where the reference does not
 //! fit the folder as loaded, the check tries those rounded frequencies too and says which ones fitted.
 
+pub mod gradients;
+
 use std::path::{Path, PathBuf};
 
+use gradients::GradientReport;
 use half::{bf16, f16};
 
 use crate::model::forward::{Forward, rope_frequencies};
@@ -55,6 +59,8 @@ pub struct Report {
     pub greedy_mismatches: usize,
     /// The rotary frequencies that fitted the reference best.
     pub rope_frequencies: Frequencies,
+    /// Loss, gradients and AdamW, where the reference has them.
+    pub gradients: Option<GradientReport>,
     /// Instruction set used.
     pub isa: String,
     /// Whether everything is within its bound.
@@ -80,6 +86,9 @@ impl std::fmt::Display for Report {
                 "rope      the reference was computed with rotary frequencies rounded to the checkpoint's type (a model cast in memory),"
             )?;
             writeln!(f, "          and so is this comparison; generate, score and serve use f32 frequencies, as the folder loads")?;
+        }
+        if let Some(gradients) = &self.gradients {
+            write!(f, "{gradients}")?;
         }
         write!(f, "result    {}", if self.ok { "ok" } else { "NOT OK" })
     }
@@ -113,20 +122,26 @@ pub fn check(dir: &Path, threads: usize, isa: Isa) -> Result<Report, ModelError>
     let reference = Reference { ids, logits: logits.to_f32(), greedy, margins: margins.to_f32() };
     let mut ops = CpuOps::with_isa(threads, isa).map_err(|e| ModelError::file(dir, format!("cannot be checked: no threads: {e}")))?;
     let weights = Weights::load(&ops, &config, &checkpoint, |_, _| {})?;
-    let mut run = |frequencies: Vec<f32>, kind| compare(dir, &config, &mut ops, &weights, frequencies, &reference, kind);
+    let mut run = |frequencies: &[f32], kind| compare(dir, &config, &mut ops, &weights, frequencies.to_vec(), &reference, kind);
 
     let plain = rope_frequencies(&config.rope, config.head_dim);
-    let report = run(plain.clone(), Frequencies::AsLoaded);
     let cast: Vec<f32> = match checkpoint.tensor("model.embed_tokens.weight")?.dtype {
         Dtype::Bf16 => plain.iter().map(|f| bf16::from_f32(*f).to_f32()).collect(),
         Dtype::F16 => plain.iter().map(|f| f16::from_f32(*f).to_f32()).collect(),
-        _ => plain,
+        _ => plain.clone(),
     };
-    if report.ok {
-        return Ok(report);
+    let mut report = run(&plain, Frequencies::AsLoaded);
+    let mut frequencies = plain;
+    if !report.ok {
+        let rounded = run(&cast, Frequencies::CastInMemory);
+        if rounded.ok {
+            (report, frequencies) = (rounded, cast);
+        }
     }
-    let rounded = run(cast, Frequencies::CastInMemory);
-    Ok(if rounded.ok { rounded } else { report })
+    let sequences: Vec<&[u32]> = reference.ids.values.chunks(positions).collect();
+    report.gradients = gradients::compare(dir, &config, &checkpoint, &expected, &sequences, &frequencies, ops)?;
+    report.ok &= report.gradients.as_ref().is_none_or(|g| g.ok);
+    Ok(report)
 }
 
 /// The values beside a checkpoint.
@@ -163,6 +178,7 @@ fn compare(
         greedy_close_calls: 0,
         greedy_mismatches: 0,
         rope_frequencies,
+        gradients: None,
         isa: ops.isa().to_string(),
         ok: false,
     };

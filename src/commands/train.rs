@@ -69,7 +69,9 @@ pub fn describe(numbers: &Numbers, state: &State) -> Option<String> {
         .into_iter()
         .flatten()
         .collect(),
-        Some("eval") => numbers.iter().filter(|(name, _)| name.starts_with("eval/")).map(|(name, v)| format!("{} {v:.3}", &name[5..])).collect(),
+        Some("eval") => {
+            numbers.iter().filter(|(name, _)| name.starts_with("eval/")).map(|(name, v)| format!("{} {v:.3}", &name[5..])).collect()
+        }
         _ => return None,
     };
     Some(format!("step {:>5}  samples {:>7}  {}", state.step, state.samples, parts.join("  ")))

@@ -4,53 +4,20 @@
 //! Each tensor has a random stream of its own, by its place in [`ModelConfig::tensors`]; numbers are drawn in f64 and rounded once.
 
 use super::random::{Purpose, Words};
-use crate::model::{Dtype, ModelConfig, ModelError, TensorSource, TensorView};
-
-/// Parameters in memory, in f32 and in the order of [`ModelConfig::tensors`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct Initial {
-    tensors: Vec<Tensor>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct Tensor {
-    name: String,
-    shape: Vec<usize>,
-    /// Little-endian.
-    bytes: Vec<u8>,
-}
+use crate::model::ModelConfig;
+use crate::model::params::{Param, Params};
 
 /// The parameters that a seed gives.
-pub fn initial(config: &ModelConfig, seed: u64) -> Initial {
-    let tensor = |(i, (name, shape)): (usize, (String, Vec<usize>))| {
+pub fn initial(config: &ModelConfig, seed: u64) -> Params {
+    let param = |(i, (name, shape)): (usize, (String, Vec<usize>))| {
         let count: usize = shape.iter().product();
-        let bytes = match kind(&name, &shape, config) {
-            Kind::Constant(x) => x.to_le_bytes().repeat(count),
-            Kind::Normal(spread) => normals(seed, i, spread, count).flat_map(f32::to_le_bytes).collect(),
+        let values = match kind(&name, &shape, config) {
+            Kind::Constant(x) => vec![x; count],
+            Kind::Normal(spread) => normals(seed, i, spread, count).collect(),
         };
-        Tensor { name, shape, bytes }
+        Param { name, shape, values }
     };
-    Initial { tensors: config.tensors().into_iter().enumerate().map(tensor).collect() }
-}
-
-impl Initial {
-    /// All tensors, in order.
-    pub fn tensors(&self) -> impl Iterator<Item = TensorView<'_>> {
-        self.tensors.iter().map(Tensor::view)
-    }
-}
-
-impl TensorSource for Initial {
-    fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
-        let missing = || ModelError::tensor("the first parameters", name, "is not a tensor of this model; check its config.json");
-        self.tensors.iter().find(|t| t.name == name).map(Tensor::view).ok_or_else(missing)
-    }
-}
-
-impl Tensor {
-    fn view(&self) -> TensorView<'_> {
-        TensorView { name: &self.name, dtype: Dtype::F32, shape: self.shape.clone(), bytes: &self.bytes }
-    }
+    Params::of(config.tensors().into_iter().enumerate().map(param).collect())
 }
 
 enum Kind {

@@ -143,6 +143,9 @@ impl Mix {
     /// The warm-up: half of the problems are hard, and half of the digits in their answers say nothing.
     pub const WARM_UP: Mix = Mix { shares: [1250, 1250, 1250, 1250, 2500, 2500], answer_noise: WHOLE / 2 };
 
+    /// The paper's regime: every prompt is hard.
+    pub const HARD: Mix = Mix { shares: [0, 0, 0, 0, 5000, 5000], answer_noise: 0 };
+
     fn op(self, words: &mut Words) -> Op {
         let mut left = words.below(WHOLE);
         for (op, share) in Op::ALL.into_iter().zip(self.shares) {

@@ -202,11 +202,8 @@ fn optimizer_bytes(tensors: &Tensors) -> Vec<u8> {
     let named: Vec<(String, &Param)> =
         parts.iter().flat_map(|(part, params)| params.entries.iter().map(move |p| (format!("{part}.{}", p.name), p))).collect();
     let bytes: Vec<Vec<u8>> = named.iter().map(|(_, p)| p.values.iter().flat_map(|v| v.to_le_bytes()).collect()).collect();
-    let views: Vec<TensorView<'_>> = named
-        .iter()
-        .zip(&bytes)
-        .map(|((name, p), bytes)| TensorView { name, dtype: Dtype::F32, shape: p.shape.clone(), bytes })
-        .collect();
+    let views: Vec<TensorView<'_>> =
+        named.iter().zip(&bytes).map(|((name, p), bytes)| TensorView { name, dtype: Dtype::F32, shape: p.shape.clone(), bytes }).collect();
     serialized(&views)
 }
 

@@ -32,6 +32,8 @@ pub struct Line {
     pub token_ids: Option<Vec<u32>>,
     /// Token ids of the one right answer, where they are given.
     pub answer_ids: Option<Vec<u32>>,
+    /// The same as text, where it is given.
+    pub answer: Option<String>,
     /// The group of problems that it is averaged with.
     pub slice: Option<String>,
 }
@@ -58,7 +60,8 @@ impl Data {
         let mut ids = std::collections::HashMap::new();
         for (i, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
             let at = Some(i + 1);
-            let value: Map<String, Value> = serde_json::from_str(text).map_err(|e| fail(at, format!("is no JSON object ({e}); correct or remove it")))?;
+            let value: Map<String, Value> =
+                serde_json::from_str(text).map_err(|e| fail(at, format!("is no JSON object ({e}); correct or remove it")))?;
             let line = read_line(value, lines.len()).map_err(|problem| fail(at, problem))?;
             if let Some(first) = ids.insert(line.id.clone(), i + 1) {
                 return Err(fail(at, format!("has the id {:?} of line {first}; ids must differ, or leave them out", line.id)));
@@ -106,11 +109,12 @@ fn read_line(mut value: Map<String, Value>, position: usize) -> Result<Line, Str
         }
     };
     let (token_ids, answer_ids) = (ids("token_ids")?, ids("answer_ids")?);
-    let slice = value.get("slice").and_then(Value::as_str).map(str::to_owned);
+    let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+    let (answer, slice) = (text("answer"), text("slice"));
     let inputs = OF_A_PROMPT[..3].iter().filter(|name| value.contains_key(**name)).count();
     if inputs != 1 {
         return Err(format!("has {inputs} of `messages`, `text` and `token_ids`; give exactly one"));
     }
     let prompt = value.into_iter().filter(|(name, _)| OF_A_PROMPT.contains(&name.as_str())).collect();
-    Ok(Line { id, prompt, token_ids, answer_ids, slice })
+    Ok(Line { id, prompt, token_ids, answer_ids, answer, slice })
 }

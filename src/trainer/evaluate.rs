@@ -13,7 +13,8 @@ use super::journal::Numbers;
 use super::policy::Policy;
 use super::server::{Server, ServerError};
 use super::settings::Settings;
-use crate::model::backward::{Packed, PackedSequence};
+use crate::model::backward::{Packed, PackedSequence, Training};
+use crate::ops::cpu::CpuOps;
 
 /// Why an evaluation failed.
 #[derive(Debug, thiserror::Error)]
@@ -56,13 +57,25 @@ pub fn exact(policy: &mut Policy, data: &Data, micro_batch_tokens: usize) -> Res
     let mut rows = Vec::with_capacity(data.lines().len());
     for line in data.lines() {
         let (Some(prompt), Some(answer)) = (&line.token_ids, &line.answer_ids) else {
-            return Err(EvalError::Data(format!("problem {:?} has no `token_ids` and `answer_ids`, which eval.kind \"exact\" needs", line.id)));
+            return Err(EvalError::Data(format!(
+                "problem {:?} has no `token_ids` and `answer_ids`, which eval.kind \"exact\" needs",
+                line.id
+            )));
         };
         if prompt.is_empty() || answer.is_empty() {
             return Err(EvalError::Data(format!("problem {:?} has an empty prompt or answer", line.id)));
         }
         rows.push(PackedSequence { token_ids: prompt.iter().chain(answer).copied().collect(), from: prompt.len() });
     }
+    probabilities(&mut policy.training, rows, micro_batch_tokens)
+}
+
+/// The probability of each row's scored tokens together.
+pub fn probabilities(
+    training: &mut Training<CpuOps>,
+    rows: Vec<PackedSequence>,
+    micro_batch_tokens: usize,
+) -> Result<Vec<f64>, EvalError> {
     let mut probabilities = Vec::with_capacity(rows.len());
     let mut rows = rows.into_iter().peekable();
     while rows.peek().is_some() {
@@ -71,7 +84,7 @@ pub fn exact(policy: &mut Policy, data: &Data, micro_batch_tokens: usize) -> Res
             tokens += row.token_ids.len();
             batch.sequences.push(row);
         }
-        let scores = policy.training.forward(&batch, 1.0).map_err(|e| EvalError::Forward(e.to_string()))?;
+        let scores = training.forward(&batch, 1.0).map_err(|e| EvalError::Forward(e.to_string()))?;
         let mut scores = scores.into_iter();
         for row in &batch.sequences {
             let sum: f64 = scores.by_ref().take(row.token_ids.len() - row.from).map(|s| f64::from(s.logprob)).sum();
@@ -88,8 +101,14 @@ pub fn put_exact(policy: &mut Policy, data: &Data, settings: &Settings, numbers:
     Ok(())
 }
 
-/// Puts sampled pass@1 and pass@k of weights `version`.
-pub async fn put_sampled(server: &Server, data: &Data, settings: &Settings, step: u64, version: u64, numbers: &mut Numbers) -> Result<(), EvalError> {
+/// Puts sampled pass@1 and pass@k of the weights after `step` steps, with their version and digest.
+pub async fn put_sampled(
+    server: &Server,
+    data: &Data,
+    settings: &Settings,
+    (step, version, digest): (u64, u64, &str),
+    numbers: &mut Numbers,
+) -> Result<(), EvalError> {
     let n = settings.eval.samples.max(2);
     let mut sampling = settings.rollout.sampling.clone();
     if settings.eval.max_tokens > 0 {
@@ -102,7 +121,7 @@ pub async fn put_sampled(server: &Server, data: &Data, settings: &Settings, step
         let ids: Vec<String> = lines.iter().map(|line| line.id.clone()).collect();
         let prompts: Vec<Value> = lines.iter().map(super::rollout::prompt).collect();
         let body = json!({
-            "job_id": format!("{}-eval-{step}-{part}", settings.run.name),
+            "job_id": format!("{}-eval-{step}-{part}-{digest}", settings.run.name),
             "prompts": prompts,
             "strategy": {"kind": "uniform", "group_size": n},
             "sampling": sampling,

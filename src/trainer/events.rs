@@ -2,7 +2,7 @@
 //!
 //! A file is a sequence of TFRecords: length (u64), its masked CRC, the bytes of an `Event` protocol buffer, their masked CRC. Each process
 //! writes a file of its own; the counter in their names makes them sort in the order in which they were written. A process that goes on
-//! from a checkpoint begins with a session start at that step: TensorBoard then forgets what an earlier process wrote beyond it.
+//! from a checkpoint begins with a session start at the step after it: TensorBoard then forgets what an earlier process wrote from there on.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -30,14 +30,16 @@ impl EventWriter {
         let mut version = Vec::new();
         bytes(&mut version, 3, b"brain.Event:2");
         writer.event(0, &version)?;
-        if step > 0 {
+        if step > 0 || next > 0 {
+            // TensorBoard forgets this step and all beyond it. Step 0 is an evaluation that a new start takes again; any other was kept.
+            let from = if step > 0 { step + 1 } else { 0 };
             // SessionLog { status: START }.
             let mut session = Vec::new();
             field(&mut session, 1, 0);
             varint(&mut session, 1);
             let mut log = Vec::new();
             bytes(&mut log, 7, &session);
-            writer.event(step, &log)?;
+            writer.event(from, &log)?;
         }
         writer.flush()?;
         Ok(writer)

@@ -44,7 +44,9 @@ impl Exposition {
 
     /// Serves them at this address for as long as the runtime lives. Gives the address.
     pub async fn listen(&self, address: &str) -> Result<SocketAddr, String> {
-        let fail = |e: std::io::Error| format!("metrics.listen {address:?}: {e}; give a free address such as \"127.0.0.1:9100\", or \"\" for none");
+        let fail = |e: std::io::Error| {
+            format!("metrics.listen {address:?}: {e}; give a free address such as \"127.0.0.1:9100\", or \"\" for none")
+        };
         let listener = tokio::net::TcpListener::bind(address).await.map_err(fail)?;
         let bound = listener.local_addr().map_err(fail)?;
         let shown = self.clone();

@@ -38,7 +38,10 @@ impl Lora {
             lora.targets.push(place);
         }
         if lora.targets.is_empty() {
-            return Err(format!("lora.targets names no projection of this model: {:?}; use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj", settings.targets));
+            return Err(format!(
+                "lora.targets names no projection of this model: {:?}; use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj",
+                settings.targets
+            ));
         }
         Ok((lora, Params::of(entries)))
     }

@@ -139,7 +139,7 @@ impl LossSettings {
         let good = |v: f64, least: f64| v.is_finite() && v >= least;
         refuse(!good(self.clip_low, 0.0) || self.clip_low > 1.0, "clip_low", "must be a number from 0 to 1")?;
         refuse(!good(self.clip_high, 0.0), "clip_high", "must be a number, 0 or above")?;
-        refuse(self.dual_clip != 0.0 && !good(self.dual_clip, 1.0), "dual_clip", "must be above 1, or 0 for no bound")?;
+        refuse(self.dual_clip != 0.0 && !good(self.dual_clip, 1.0), "dual_clip", "must be 1 or above, or 0 for no bound")?;
         refuse(!good(self.log_ratio_bound, 0.0) || self.log_ratio_bound == 0.0, "log_ratio_bound", "must be above 0, such as 20")?;
         refuse(!self.entropy.is_finite(), "entropy", "must be a number")?;
         refuse(self.kl.is_some_and(|kl| !good(kl.coefficient, 0.0)), "kl.coefficient", "must be a number, 0 or above")?;
@@ -149,7 +149,9 @@ impl LossSettings {
         match self.mismatch {
             Mismatch::None => Ok(()),
             Mismatch::Tis { cap } => refuse(!good(cap, 0.0) || cap == 0.0, "mismatch.tis.cap", "must be above 0, such as 2"),
-            Mismatch::Icepop { low, high } => refuse(!good(low, 0.0) || !good(high, low), "mismatch.icepop", "needs 0 <= low <= high, such as .5 and 5"),
+            Mismatch::Icepop { low, high } => {
+                refuse(!good(low, 0.0) || !good(high, low), "mismatch.icepop", "needs 0 <= low <= high, such as .5 and 5")
+            }
         }
     }
 }
@@ -296,7 +298,8 @@ pub fn loss_of_rows(settings: &LossSettings, rows: &[Row], denominator: Denomina
                     (Surrogate { value, slope: factor, clipped: false, dual: false }, weight * factor)
                 }
                 (_, Some(s)) => {
-                    let moved = if raw(t) == d(t) { s.slope * whole / n as f64 } else { 0.0 };
+                    // This order: where no token has a weight of its own the quotient is 1 exactly.
+                    let moved = if raw(t) == d(t) { s.slope * (whole / n as f64) } else { 0.0 };
                     (Surrogate { value: s.value, slope: s.slope, clipped: s.clipped, dual: s.dual }, moved)
                 }
                 (_, None) => {

@@ -1,4 +1,14 @@
-//! The page about a run, and the one that compares runs.
+//! The page about a run, and the one that compares runs: self-contained HTML with plots, from the files in the runs' folders.
+//!
+//! [`read`] takes the files, [`run_page`] and [`comparison`] say what is shown, [`compare`] has the comparison's numbers, [`plot`] and
+//! [`markup`] draw. A page needs no network and no program: styles, drawings and the few lines of script are in it.
+
+pub mod compare;
+pub mod comparison;
+pub mod markup;
+pub mod plot;
+pub mod read;
+pub mod run_page;
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +24,7 @@ pub enum ReportError {
         error: std::io::Error,
     },
     /// A line of numbers.
-    #[error("{}, line {line}: is not a JSON object with a step ({problem}); cut the file before this line, or resume the run, which does", path.display())]
+    #[error("{}, line {line}: is not a JSON object with a step ({problem}); resume the run, which cuts the file back to its last checkpoint", path.display())]
     Line {
         /// Where.
         path: PathBuf,
@@ -40,17 +50,21 @@ pub struct Arm {
 
 /// Writes the page about the run in `run_dir`.
 pub fn write(run_dir: &Path, page: &Path) -> Result<(), ReportError> {
-    let path = run_dir.join("metrics.jsonl");
-    let text = std::fs::read_to_string(&path).map_err(|error| ReportError::Io { path, error })?;
-    let html = format!("<!doctype html><title>Run</title><p>{} lines.</p>", text.lines().count());
-    std::fs::write(page, html).map_err(|error| ReportError::Io { path: page.to_owned(), error })
+    save(page, &run_page::run_page(&read::Run::read(run_dir)?))
 }
 
 /// Writes the page that compares runs, and gives its tables as plain text.
 pub fn write_comparison(arms: &[Arm], page: &Path) -> Result<String, ReportError> {
-    let names: Vec<&str> = arms.iter().map(|arm| arm.name.as_str()).collect();
-    let table = names.join("\n");
-    std::fs::write(page, format!("<!doctype html><title>Comparison</title><pre>{table}</pre>"))
-        .map_err(|error| ReportError::Io { path: page.to_owned(), error })?;
-    Ok(table)
+    let curves = arms.iter().map(comparison::curve).collect::<Result<Vec<_>, _>>()?;
+    let (html, text) = comparison::comparison_page(&curves);
+    save(page, &html)?;
+    Ok(text)
+}
+
+fn save(page: &Path, html: &str) -> Result<(), ReportError> {
+    let fail = |error| ReportError::Io { path: page.to_owned(), error };
+    if let Some(folder) = page.parent() {
+        std::fs::create_dir_all(folder).map_err(fail)?;
+    }
+    std::fs::write(page, html).map_err(fail)
 }

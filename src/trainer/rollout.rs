@@ -2,8 +2,8 @@
 //!
 //! A step takes `samples_per_step` samples, charged in request order for indices below each prompt's exit. How many prompts that needs
 //! is known only afterwards, so the trainer asks for somewhat more than a decayed mean says, with the rest of the samples as the job's
-//! budget; if prompts ran out before the budget, it asks again. The job's ids, seeds and versions follow from the step: a step that is
-//! run again is the same jobs.
+//! budget; if prompts ran out before the budget, it asks again. The jobs' ids, seeds and versions follow from the step and the weights: a step
+//! that is run again is the same jobs, and another run of the same name, whose weights are others, has jobs of its own.
 
 use serde_json::{Value, json};
 
@@ -51,6 +51,8 @@ pub struct Asker<'a> {
     pub server: &'a Server,
     /// The run.
     pub settings: &'a Settings,
+    /// Digest of the weights that sample.
+    pub weights: &'a str,
 }
 
 impl Asker<'_> {
@@ -96,7 +98,7 @@ impl Asker<'_> {
             }
         }
         json!({
-            "job_id": format!("{}-step-{step}-{part}", run.name),
+            "job_id": format!("{}-step-{step}-{part}-{}", run.name, self.weights),
             "prompts": lines.iter().map(|line| prompt(line)).collect::<Vec<_>>(),
             "strategy": strategy,
             "advantage": rollout.advantage,
@@ -118,7 +120,14 @@ impl Asker<'_> {
     }
 
     /// Waits for a step's samples, and asks for more where prompts ran out first.
-    pub async fn finish(&self, data: &mut Data, state: &State, cursor: u64, started: Started, keep: bool) -> Result<(Rollout, Ahead), ServerError> {
+    pub async fn finish(
+        &self,
+        data: &mut Data,
+        state: &State,
+        cursor: u64,
+        started: Started,
+        keep: bool,
+    ) -> Result<(Rollout, Ahead), ServerError> {
         let Started { running, mut ids, step, version } = started;
         let mut rollout = Rollout { sampled_at: version - 1, ..Rollout::default() };
         let mut kept = Ahead { sampled_at: rollout.sampled_at, ..Ahead::default() };
@@ -138,7 +147,9 @@ impl Asker<'_> {
             rollout.dropped += dropped;
             // Prompts that the budget did not reach are the next step's.
             let used = match self.kind() {
-                "dapo" => groups.last().and_then(|group| ids.iter().position(|id| *id == group.prompt_id)).map_or(ids.len(), |last| last + 1),
+                "dapo" => {
+                    groups.last().and_then(|group| ids.iter().position(|id| *id == group.prompt_id)).map_or(ids.len(), |last| last + 1)
+                }
                 _ => groups.iter().rposition(|group| group.stats.seen > 0 || group.stats.failed > 0).map_or(0, |last| last + 1),
             };
             // A step always moves on, also where every gold of it is bad.
@@ -151,7 +162,8 @@ impl Asker<'_> {
             let sampled = groups.into_iter().filter(|group| group.stats.seen > 0 || group.status == crate::rollout::plan::Status::Failed);
             rollout.groups.extend(sampled);
             let left = self.settings.rollout.samples_per_step.saturating_sub(rollout.samples);
-            let whole = self.kind() == "sequential" && self.settings.rollout.samples_per_step > 0 && self.settings.rollout.prompts_per_step == 0;
+            let whole =
+                self.kind() == "sequential" && self.settings.rollout.samples_per_step > 0 && self.settings.rollout.prompts_per_step == 0;
             if !whole || left == 0 {
                 break;
             }

@@ -94,14 +94,20 @@ pub(super) fn claim(settings: &Settings) -> Result<(File, String), TrainError> {
     let path = dir.join("lock");
     let lock = File::create(&path).map_err(at(&path))?;
     if lock.try_lock().is_err() {
-        return Err(TrainError::Setting(format!("run.dir: {} is in use by another trainer; end it, or choose another folder", dir.display())));
+        return Err(TrainError::Setting(format!(
+            "run.dir: {} is in use by another trainer; end it, or choose another folder",
+            dir.display()
+        )));
     }
     let text = toml::to_string(settings).map_err(|e| TrainError::Setting(format!("the configuration cannot be written: {e}")))?;
     let path = dir.join(CONFIG);
     match std::fs::read_to_string(&path) {
         Ok(earlier) => {
             if let Some(key) = difference(&earlier, &text) {
-                let problem = format!("run.dir: {} holds a run with another {key}; give the same settings to go on, or another folder", dir.display());
+                let problem = format!(
+                    "run.dir: {} holds a run with another {key}; give the same settings to go on, or another folder",
+                    dir.display()
+                );
                 return Err(TrainError::Setting(problem));
             }
         }
@@ -114,8 +120,16 @@ pub(super) fn claim(settings: &Settings) -> Result<(File, String), TrainError> {
 /// The first key that differs and matters: how long a run is, where it listens and how many threads it has may change.
 fn difference(earlier: &str, now: &str) -> Option<String> {
     const FREE: [&str; 10] = [
-        "run.steps", "run.samples", "run.dir", "server.url", "server.patience_s", "server.shared_dir", "model.threads", "metrics.listen",
-        "checkpoint.keep", "checkpoint.every",
+        "run.steps",
+        "run.samples",
+        "run.dir",
+        "server.url",
+        "server.patience_s",
+        "server.shared_dir",
+        "model.threads",
+        "metrics.listen",
+        "checkpoint.keep",
+        "checkpoint.every",
     ];
     let table = |text: &str| text.parse::<toml::Table>().unwrap_or_default();
     let (earlier, now) = (table(earlier), table(now));
@@ -149,6 +163,8 @@ pub struct Run<'a> {
     events: Option<super::events::EventWriter>,
     state: State,
     config: String,
+    /// First digits of the digest of the pushed weights.
+    digest: String,
     /// What was sampled ahead of the next step.
     ahead: Option<(Rollout, Ahead)>,
     observer: &'a mut (dyn FnMut(&Numbers, &State) + Send),
@@ -196,7 +212,11 @@ impl<'a> Run<'a> {
         let mut state = State { numerics_id: policy.numerics_id.clone(), ..State::default() };
         if let Some((last, tensors)) = checkpoints.read_last(&policy.trained)? {
             if last.numerics_id != state.numerics_id {
-                tracing::warn!("the checkpoint was written by {} and the run goes on under {}: its bytes will differ from an undisturbed run's", last.numerics_id, state.numerics_id);
+                tracing::warn!(
+                    "the checkpoint was written by {} and the run goes on under {}: its bytes will differ from an undisturbed run's",
+                    last.numerics_id,
+                    state.numerics_id
+                );
             }
             policy.restore(tensors, last.updates)?;
             state = State { numerics_id: state.numerics_id, ..last };
@@ -212,10 +232,12 @@ impl<'a> Run<'a> {
             tracing::info!("the trainer's metrics are at http://{address}/metrics");
         }
         let events_dir = dir.join("tensorboard");
-        let events = super::events::EventWriter::open(&events_dir, state.step).map_err(|error| TrainError::Io { path: events_dir, error })?;
+        let events =
+            super::events::EventWriter::open(&events_dir, state.step).map_err(|error| TrainError::Io { path: events_dir, error })?;
         let ahead = match &state.ahead {
             Some(kept) => {
-                let rollout = rollout::restore(kept).map_err(|e| TrainError::Setting(format!("the checkpoint's groups cannot be read: {e}")))?;
+                let rollout =
+                    rollout::restore(kept).map_err(|e| TrainError::Setting(format!("the checkpoint's groups cannot be read: {e}")))?;
                 Some((rollout, kept.clone()))
             }
             None => None,
@@ -234,6 +256,7 @@ impl<'a> Run<'a> {
             events: Some(events),
             state,
             config,
+            digest: String::new(),
             ahead,
             observer,
             _lock: lock,
@@ -274,6 +297,7 @@ impl<'a> Run<'a> {
 
     async fn push(&mut self, rollback: bool, waits: bool) -> Result<(), TrainError> {
         let weights = self.policy.weights()?;
+        self.digest = blake3::hash(&weights).to_hex()[..12].to_owned();
         failpoint::visit(Point::TrainBeforePush);
         self.server.push(Self::version(self.state.step), weights, rollback, waits).await?;
         failpoint::visit(Point::TrainAfterPush);
@@ -281,13 +305,13 @@ impl<'a> Run<'a> {
     }
 
     async fn begin(&mut self, cursor: u64, step: u64, version: u64) -> Result<Started, TrainError> {
-        let asker = Asker { server: &self.server, settings: self.settings };
+        let asker = Asker { server: &self.server, settings: self.settings, weights: &self.digest };
         Ok(asker.start(&mut self.data, &self.state, cursor, step, version).await?)
     }
 
     async fn collect(&mut self, cursor: u64, started: Started) -> Result<(Rollout, Ahead), TrainError> {
         let keep = self.settings.rollout.ahead > 0;
-        let asker = Asker { server: &self.server, settings: self.settings };
+        let asker = Asker { server: &self.server, settings: self.settings, weights: &self.digest };
         Ok(asker.finish(&mut self.data, &self.state, cursor, started, keep).await?)
     }
 
@@ -399,7 +423,8 @@ impl<'a> Run<'a> {
                 tokio::task::block_in_place(|| evaluate::put_exact(policy, problems, settings, &mut numbers))?;
             }
             EvalKind::Sampled => {
-                evaluate::put_sampled(&self.server, problems, self.settings, step, Self::version(step), &mut numbers).await?;
+                evaluate::put_sampled(&self.server, problems, self.settings, (step, Self::version(step), &self.digest), &mut numbers)
+                    .await?;
             }
         }
         self.write(numbers)

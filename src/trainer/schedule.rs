@@ -51,7 +51,10 @@ impl Schedule {
     /// Refuses what makes no schedule.
     pub fn check(&self) -> Result<(), FieldError> {
         if self.kind != Decay::Constant && self.total_steps <= self.warmup_steps {
-            return Err(FieldError::new("total_steps", format!("is {}; a decay needs to end after the warm-up of {} updates", self.total_steps, self.warmup_steps)));
+            return Err(FieldError::new(
+                "total_steps",
+                format!("is {}; a decay needs to end after the warm-up of {} updates", self.total_steps, self.warmup_steps),
+            ));
         }
         if !(0.0..=1.0).contains(&self.floor) {
             return Err(FieldError::new("floor", format!("is {}; give a share from 0 to 1", self.floor)));

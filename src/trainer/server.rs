@@ -44,7 +44,9 @@ pub enum ServerError {
         message: String,
     },
     /// No answer for too long.
-    #[error("{problem}; gave up {what} after {patience_s} s. Start the server again and run the same command: the run goes on from its last checkpoint")]
+    #[error(
+        "{problem}; gave up {what} after {patience_s} s. Start the server again and run the same command: the run goes on from its last checkpoint"
+    )]
     Unreachable {
         /// What was asked.
         what: String,
@@ -187,11 +189,13 @@ impl Server {
                     let status = response.status();
                     match response.text().await {
                         Ok(text) if status.is_success() => {
-                            return serde_json::from_str(&text).map_err(|e| ServerError::Protocol(format!("{what} with something that is no JSON ({e})")));
+                            return serde_json::from_str(&text)
+                                .map_err(|e| ServerError::Protocol(format!("{what} with something that is no JSON ({e})")));
                         }
                         Ok(text) => {
                             let refused = refused(what, status, &text);
-                            if status != StatusCode::TOO_MANY_REQUESTS && status != StatusCode::REQUEST_TIMEOUT && !status.is_server_error() {
+                            if status != StatusCode::TOO_MANY_REQUESTS && status != StatusCode::REQUEST_TIMEOUT && !status.is_server_error()
+                            {
                                 return Err(refused);
                             }
                             refused.to_string()
@@ -274,7 +278,8 @@ impl Running {
             match self.follower.next().await? {
                 Event::Job(_) => {}
                 Event::Group(line) => {
-                    let group: Group = serde_json::from_str(&line).map_err(|e| ServerError::Protocol(format!("a line that is no group ({e})")))?;
+                    let group: Group =
+                        serde_json::from_str(&line).map_err(|e| ServerError::Protocol(format!("a line that is no group ({e})")))?;
                     let position = *positions
                         .get(group.prompt_id.as_str())
                         .ok_or_else(|| ServerError::Protocol(format!("a group of {:?}, which was not asked for", group.prompt_id)))?;

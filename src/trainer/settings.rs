@@ -125,8 +125,8 @@ impl Default for Model {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Data {
-    /// JSON lines: one of `messages`, `text`, `token_ids`; a `reward`; optional `id`, `metadata`, `slice`. For "sft": `token_ids` and
-    /// `answer_ids`.
+    /// JSON lines: one of `messages`, `text`, `token_ids`; a `reward`; optional `id`, `metadata`, `slice`. For "sft": `text` or
+    /// `token_ids`, and `answer` or `answer_ids`.
     pub path: PathBuf,
     /// Draw a new order for every pass over the data.
     pub shuffle: bool,
@@ -209,7 +209,8 @@ impl Optimizer {
     }
 
     fn check(&self) -> Result<(), SettingsError> {
-        let refuse = |wrong: bool, key: &str, problem: &str| if wrong { Err(SettingsError(format!("optimizer.{key} {problem}"))) } else { Ok(()) };
+        let refuse =
+            |wrong: bool, key: &str, problem: &str| if wrong { Err(SettingsError(format!("optimizer.{key} {problem}"))) } else { Ok(()) };
         let good = |v: f64, least: f64, below: f64| v.is_finite() && v >= least && v < below;
         refuse(!good(self.lr, 0.0, 10.0), "lr", "must be a number from 0 to 10")?;
         refuse(!good(self.betas.0, 0.0, 1.0) || !good(self.betas.1, 0.0, 1.0), "betas", "must be two numbers from 0 to below 1")?;
@@ -332,7 +333,8 @@ impl Settings {
             }
         };
         for pair in set {
-            let wrong = || SettingsError(format!("--set {pair}: is not of the form section.key=value; write for example optimizer.lr=1e-3"));
+            let wrong =
+                || SettingsError(format!("--set {pair}: is not of the form section.key=value; write for example optimizer.lr=1e-3"));
             let (path, text) = pair.split_once('=').ok_or_else(wrong)?;
             let (section, key) = path.split_once('.').ok_or_else(wrong)?;
             let value = format!("value = {text}").parse::<Table>().ok().and_then(|mut t| t.remove("value"));
@@ -348,8 +350,9 @@ impl Settings {
                 inner = inner.entry(part).or_insert_with(|| toml::Value::Table(Table::new())).as_table_mut().ok_or_else(wrong)?;
             }
         }
-        let settings: Settings = serde_path_to_error::deserialize(table)
-            .map_err(|e| SettingsError(format!("{}: {}; see server-config/train-*.toml for every key", e.path(), e.inner().message().trim())))?;
+        let settings: Settings = serde_path_to_error::deserialize(table).map_err(|e| {
+            SettingsError(format!("{}: {}; see server-config/train-*.toml for every key", e.path(), e.inner().message().trim()))
+        })?;
         settings.check()?;
         Ok(settings)
     }
@@ -377,28 +380,51 @@ impl Settings {
         self.optimizer.check()?;
         self.schedule.check().map_err(|e| SettingsError(e.within("schedule").to_string()))?;
         if self.run.objective == Objective::Sft {
-            return Ok(());
+            return self.check_sft();
         }
         let rollout = &self.rollout;
-        refuse(rollout.prompts_per_step == 0 && rollout.samples_per_step == 0, "rollout.prompts_per_step", "and samples_per_step are both 0")?;
+        refuse(
+            rollout.prompts_per_step == 0 && rollout.samples_per_step == 0,
+            "rollout.prompts_per_step",
+            "and samples_per_step are both 0",
+        )?;
         refuse(rollout.ahead > 1, "rollout.ahead", "must be 0 (sample, then train) or 1 (one step ahead)")?;
         let sampling = |name: &str| rollout.sampling.get(name).and_then(Value::as_f64);
-        let filtered = sampling("top_p").is_some_and(|p| p < 1.0) || sampling("top_k").is_some_and(|k| k > 0.0) || sampling("min_p").is_some_and(|p| p > 0.0);
+        let filtered = sampling("top_p").is_some_and(|p| p < 1.0)
+            || sampling("top_k").is_some_and(|k| k > 0.0)
+            || sampling("min_p").is_some_and(|p| p > 0.0);
         refuse(
             filtered && !rollout.allow_mismatch,
             "rollout.sampling",
             "filters tokens (top_p, top_k or min_p): the sampler's distribution would not be the trainer's; leave the filters out, or set rollout.allow_mismatch = true",
         )?;
         let temperature = sampling("temperature").unwrap_or(1.0);
-        refuse(temperature <= 0.0, "rollout.sampling.temperature", "must be above 0: a greedy sampler has no log-probabilities to train on")?;
+        refuse(
+            temperature <= 0.0,
+            "rollout.sampling.temperature",
+            "must be above 0: a greedy sampler has no log-probabilities to train on",
+        )?;
         let strategy = rollout.strategy.as_object();
         refuse(strategy.is_none(), "rollout.strategy", "must be a table such as { kind = \"sequential\", exit = \"balance\" }")?;
-        refuse(strategy.is_some_and(|s| s.contains_key("budget")), "rollout.strategy.budget", "is set by rollout.samples_per_step; leave it out")?;
+        refuse(
+            strategy.is_some_and(|s| s.contains_key("budget")),
+            "rollout.strategy.budget",
+            "is set by rollout.samples_per_step; leave it out",
+        )?;
         if self.eval.kind == EvalKind::Sampled && self.eval_on() {
             let fits = self.eval.k.iter().all(|&k| k >= 1 && k <= self.eval.samples);
             refuse(!fits, "eval.k", "must be numbers from 1 to eval.samples")?;
         }
         Ok(())
+    }
+
+    /// What fine-tuning needs, which has no server.
+    fn check_sft(&self) -> Result<(), SettingsError> {
+        let refuse = |wrong: bool, key: &str, problem: &str| if wrong { Err(SettingsError(format!("{key} {problem}"))) } else { Ok(()) };
+        refuse(self.run.steps == 0, "run.steps", "is 0; fine-tuning draws no samples that could end it, so give the number of steps")?;
+        refuse(self.rollout.prompts_per_step == 0, "rollout.prompts_per_step", "is 0; give the number of lines that a step of fine-tuning takes")?;
+        let sampled = self.eval_on() && self.eval.kind == EvalKind::Sampled;
+        refuse(sampled, "eval.kind", "must be \"exact\" with run.objective \"sft\": there is no server to sample from")
     }
 
     /// Temperature of the sampler, which is that of the trainer's log-probabilities.

@@ -12,7 +12,7 @@ use super::policy::{Policy, PolicyError};
 use super::rollout::Rollout;
 use super::schedule::Schedule;
 use super::settings::Settings;
-use crate::model::backward::{Packed, PackedSequence, Recompute, Slope, Training, TrainingError};
+use crate::model::backward::{Packed, PackedSequence, Recompute, Training, TrainingError};
 use crate::model::params::Params;
 use crate::model::{Checkpoint, ModelConfig, ModelError};
 use crate::ops::cpu::CpuOps;
@@ -40,7 +40,9 @@ pub enum UpdateError {
         error: BatchError,
     },
     /// The gradients are not finite.
-    #[error("the gradient of step {0} is not finite; the weights are as they were. Lower optimizer.lr and go on from an earlier checkpoint")]
+    #[error(
+        "the gradient of step {0} is not finite; the weights are as they were. Lower optimizer.lr and go on from an earlier checkpoint"
+    )]
     NonFinite(u64),
 }
 
@@ -77,8 +79,6 @@ pub struct Updater {
     temperature: f32,
     /// The model that the run started from, for the KL penalty.
     reference: Option<Training<CpuOps>>,
-    /// Updates that the schedule spans.
-    total: u64,
 }
 
 /// A kept sample on its way through the update.
@@ -112,7 +112,6 @@ impl Updater {
             micro_batch_tokens: settings.update.micro_batch_tokens,
             temperature: settings.temperature(),
             reference,
-            total: settings.run.steps,
         })
     }
 }
@@ -132,8 +131,9 @@ impl Updater {
             report.numbers.push(("actor/lr".into(), lr(updates)));
             return Ok(report);
         }
-        let plan: Vec<Vec<Vec<usize>>> =
-            (0..self.epochs).map(|epoch| batch::mini_batches(groups.len(), self.mini_batch_groups, self.seed, UPDATE_STREAMS + (step << 8) + epoch)).collect();
+        let plan: Vec<Vec<Vec<usize>>> = (0..self.epochs)
+            .map(|epoch| batch::mini_batches(groups.len(), self.mini_batch_groups, self.seed, UPDATE_STREAMS + (step << 8) + epoch))
+            .collect();
         if let Some(reference) = &mut self.reference {
             let all: Vec<usize> = (0..samples.len()).collect();
             for micro in micro_batches(&samples, &all, self.micro_batch_tokens, step)? {
@@ -173,7 +173,8 @@ impl Updater {
                     let mut micro_rows = Vec::with_capacity(micro.len());
                     for &i in micro {
                         let row = &mut samples[i].row;
-                        (row.logprob, row.entropy) = scores.by_ref().take(row.logprob_sampler.len()).map(|s| (s.logprob, s.entropy)).unzip();
+                        (row.logprob, row.entropy) =
+                            scores.by_ref().take(row.logprob_sampler.len()).map(|s| (s.logprob, s.entropy)).unzip();
                         if single {
                             row.logprob_old.clone_from(&row.logprob);
                         }

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::Instant;
 
+use super::measure::{median, peak_memory_mib};
 use crate::commands::generate::{Request, generate};
 use crate::commands::open::{EngineOptions, Opened, open};
 use crate::engine::{Engine, EngineSettings, SamplingParams, SubmitError};
@@ -173,17 +174,6 @@ async fn run(opened: &Opened, prompts: &[Vec<u32>], samples: u32, tokens: u32, s
 fn is_bf16(dir: &Path, config: &ModelConfig) -> Result<bool, LoadError> {
     let checkpoint = crate::model::Checkpoint::open(dir, config)?;
     Ok(checkpoint.tensor("model.embed_tokens.weight")?.dtype == Dtype::Bf16)
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
-fn peak_memory_mib() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find(|l| l.starts_with("VmHWM:"))?;
-    line.split_whitespace().nth(1)?.parse::<f64>().ok().map(|kib| kib / 1024.0)
 }
 
 impl std::fmt::Display for Report {

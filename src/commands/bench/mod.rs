@@ -1,4 +1,6 @@
-//! `adaroll bench`: how fast this machine samples, and how well the width planner fills it.
+//! `adaroll bench`: how fast this machine samples and trains, and how well the width planner fills it.
 
 pub mod decode;
+mod measure;
 pub mod schedule;
+pub mod train;

@@ -138,14 +138,21 @@ impl Live {
         let text = toml::to_string(&settings).map_err(|e| DemoError::Setting(e.to_string()))?;
         std::fs::write(&config, text).map_err(|e| DemoError::io(&config, e))?;
         let show = |path: PathBuf| path.to_string_lossy().into_owned();
-        let mut server: Vec<String> = ["serve", "--port", &port.to_string(), "--max-sequences", "512", "--kv-blocks", "2048"].map(str::to_owned).to_vec();
+        let mut server: Vec<String> =
+            ["serve", "--port", &port.to_string(), "--max-sequences", "512", "--kv-blocks", "2048"].map(str::to_owned).to_vec();
         server.extend(["--model".into(), show(dir.join("model")), "--store".into(), show(dir.join("server.db"))]);
         if plan.threads > 0 {
             server.extend(["--threads".into(), plan.threads.to_string()]);
         }
         let trainer = ["train".to_owned(), "--config".into(), show(config)];
         let start = |arguments: &[String], log: &str| Process::start(arguments, &dir.join(log)).map_err(|e| DemoError::io(dir, e));
-        Ok(Live { server: start(&server, "server.log")?, trainer: start(&trainer, "trainer.log")?, dir: plan.run_dir(), read: 0, started: Instant::now() })
+        Ok(Live {
+            server: start(&server, "server.log")?,
+            trainer: start(&trainer, "trainer.log")?,
+            dir: plan.run_dir(),
+            read: 0,
+            started: Instant::now(),
+        })
     }
 
     /// Seconds since the start.

@@ -70,7 +70,15 @@ impl View {
         let mut err = std::io::stderr().lock();
         if !self.terminal {
             if news && let (Some(hard), Some(easy)) = (seen.hard.last(), seen.easy.last()) {
-                let _ = writeln!(err, "{title}: step {:>3}, {:>6} samples, pass@1 hard {:.3} easy {:.3}, {:.0} s", seen.steps, hard.0, hard.1, easy.1, took.as_secs_f64());
+                let _ = writeln!(
+                    err,
+                    "{title}: step {:>3}, {:>6} samples, pass@1 hard {:.3} easy {:.3}, {:.0} s",
+                    seen.steps,
+                    hard.0,
+                    hard.1,
+                    easy.1,
+                    took.as_secs_f64()
+                );
             }
             return;
         }

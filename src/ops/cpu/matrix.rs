@@ -1,6 +1,7 @@
 //! Weights packed once per version: panels `[outputs / 16][inputs][16]`, so that sixteen outputs are one vector at every input.
 
-use super::tensor::Aligned;
+use super::pool::Pool;
+use super::tensor::{Aligned, Shared};
 use crate::model::{Dtype, TensorView};
 
 /// Columns of a panel.
@@ -47,6 +48,18 @@ impl Matrix {
         Matrix { outputs, inputs, panels }
     }
 
+    /// Packs other tensors of the same shapes into the same memory, if the panels hold their type; else anew.
+    pub(super) fn repack(&mut self, pool: &mut Pool, slabs: &[TensorView<'_>]) {
+        let outputs: usize = slabs.iter().map(|s| s.shape[0]).sum();
+        assert!(outputs == self.outputs && slabs.iter().all(|s| s.shape[1..] == [self.inputs]), "repack: other shapes than before");
+        let all = |dtype| slabs.iter().all(|s| s.dtype == dtype);
+        match &mut self.panels {
+            Panels::Bf16(p) if all(Dtype::Bf16) => fill(pool, p, slabs, self.inputs, u16::from_le_bytes),
+            Panels::F32(p) if all(Dtype::F32) => fill(pool, p, slabs, self.inputs, f32::from_le_bytes),
+            _ => *self = Matrix::pack(slabs),
+        }
+    }
+
     /// Row `output` of the unpacked matrix.
     pub(super) fn copy_row(&self, output: usize, out: &mut [f32]) {
         assert!(output < self.outputs && out.len() == self.inputs);
@@ -72,6 +85,33 @@ impl Matrix {
             Panels::F32(p) => p.len() * 4,
         }
     }
+}
+
+/// Writes panel by panel, each from its sixteen rows side by side.
+fn fill<T: Copy + Send + Sync, const N: usize>(
+    pool: &mut Pool,
+    packed: &mut [T],
+    slabs: &[TensorView<'_>],
+    inputs: usize,
+    read: impl Fn([u8; N]) -> T + Sync,
+) {
+    let rows: Vec<&[[u8; N]]> = slabs.iter().flat_map(|s| s.bytes.as_chunks::<N>().0.chunks_exact(inputs)).collect();
+    let to = Shared(packed.as_mut_ptr());
+    assert!(packed.len() == rows.len().div_ceil(PANEL) * inputs * PANEL);
+    pool.run(rows.len().div_ceil(PANEL), &|p, _| {
+        let rows = &rows[p * PANEL..rows.len().min((p + 1) * PANEL)];
+        // SAFETY: panel p lies within `packed`, and each task has its own.
+        let panel = unsafe { std::slice::from_raw_parts_mut(to.get().add(p * inputs * PANEL), inputs * PANEL) };
+        if let Ok(rows) = <[&[[u8; N]]; PANEL]>::try_from(rows) {
+            for (k, to) in panel.as_chunks_mut::<PANEL>().0.iter_mut().enumerate() {
+                *to = std::array::from_fn(|j| read(rows[j][k]));
+            }
+        } else {
+            for (k, to) in panel.as_chunks_mut::<PANEL>().0.iter_mut().enumerate() {
+                to.iter_mut().zip(rows).for_each(|(to, row)| *to = read(row[k]));
+            }
+        }
+    });
 }
 
 fn scatter<T: Copy>(packed: &mut [T], first: usize, outputs: usize, inputs: usize, value: impl Fn(usize) -> T) {

@@ -16,7 +16,7 @@ use crate::ops::{Batch, Heads, NonFinite};
 
 impl TrainOps for CpuOps {
     fn repack(&mut self, matrix: &mut Matrix, slabs: &[TensorView<'_>]) {
-        *matrix = Matrix::pack(slabs);
+        matrix.repack(&mut self.pool, slabs);
     }
 
     fn copy(&mut self, x: &Tensor, out: &mut Tensor) {
