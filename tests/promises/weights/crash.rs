@@ -138,9 +138,12 @@ async fn versions(process: &Process, id: &str) -> Vec<Vec<(u64, u64)>> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_around_a_commit_a_restart_serves_what_was_committed() {
     // (point, visit, whether the push was committed)
-    for (point, committed) in
-        [("weights.after_file:2", false), ("weights.before_commit:2", false), ("weights.after_commit:2", true), ("weights.after_swap:2", true)]
-    {
+    for (point, committed) in [
+        ("weights.after_file:2", false),
+        ("weights.before_commit:2", false),
+        ("weights.after_commit:2", true),
+        ("weights.after_swap:2", true),
+    ] {
         let (model, store) = setup();
         let mut dying = Process::start(model.path(), &store, Some(point));
         assert_eq!(dying.put("version=1", 1).await.unwrap().0, 200, "{point}");

@@ -15,10 +15,11 @@ fn held(id: &str) -> Value {
 }
 
 async fn score(served: &Served, id: &str) {
-    served.until("samples wait for scores", async |served| {
-        served.get(&format!("/v1/rollouts/{id}/pending")).await.1["samples"].as_array().is_some_and(|samples| samples.len() == 2)
-    })
-    .await;
+    served
+        .until("samples wait for scores", async |served| {
+            served.get(&format!("/v1/rollouts/{id}/pending")).await.1["samples"].as_array().is_some_and(|samples| samples.len() == 2)
+        })
+        .await;
     let scores = json!({"scores": [{"prompt_id": "p", "index": 0, "reward": 1.0}, {"prompt_id": "p", "index": 1, "reward": 0.0}]});
     let (status, answer) = served.post(&format!("/v1/rollouts/{id}/scores"), &scores).await;
     assert_eq!(status, 200, "{answer}");
@@ -50,7 +51,8 @@ async fn a_push_waits_for_jobs_that_finish_and_later_jobs_wait_for_the_push() {
     // Accepted meanwhile: the newest version is the staged one; the live one can be named; no other can.
     let (_, new) = served.post("/v1/rollouts", &job(2, 2, 8, json!({"job_id": "new"}))).await;
     assert_eq!((&new["weights_version"], &new["state"]), (&json!(7), &json!("queued")));
-    let (_, named) = served.post("/v1/rollouts", &job(2, 2, 8, json!({"job_id": "named", "weights": 7, "on_weight_update": "continue"}))).await;
+    let (_, named) =
+        served.post("/v1/rollouts", &job(2, 2, 8, json!({"job_id": "named", "weights": 7, "on_weight_update": "continue"}))).await;
     assert_eq!(named["weights_version"], 7);
     let live = served.stream(&job(2, 2, 8, json!({"job_id": "live", "weights": 0}))).await;
     assert_eq!((&live.end["state"], &live.job["weights_version"]), (&json!("done"), &json!(0)), "a job of the live version runs meanwhile");
@@ -75,7 +77,13 @@ async fn a_push_waits_for_jobs_that_finish_and_later_jobs_wait_for_the_push() {
     assert_eq!((status, answer["error"]["code"].as_str()), (409, Some("conflict")), "the old version is gone: {answer}");
     // A cancelled job holds nothing up either; nor does one with another rule.
     served.post("/v1/rollouts", &held("cancelled")).await;
-    let (_, open) = served.post("/v1/rollouts", &{ let mut body = held("open"); body["on_weight_update"] = json!("continue"); body }).await;
+    let (_, open) = served
+        .post("/v1/rollouts", &{
+            let mut body = held("open");
+            body["on_weight_update"] = json!("continue");
+            body
+        })
+        .await;
     assert_eq!(open["weights_version"], 7);
     served.put("version=8&async=true", bytes(&naming(8))).await;
     served.until("the push waits", async |served| served.get("/v1/weights").await.1["staged"] == 8).await;
@@ -99,10 +107,11 @@ async fn across_a_push(rule: &str) -> (Served, Streamed, [Streamed; 2]) {
         let version = 1 + round;
         let id = format!("crossing-{round}");
         served.post("/v1/rollouts", &body(json!({"job_id": id, "on_weight_update": rule}))).await;
-        served.until("the first group is there", async |served| {
-            served.get(&format!("/v1/rollouts/{id}")).await.1["statistics"]["groups"].as_u64().unwrap() >= 1
-        })
-        .await;
+        served
+            .until("the first group is there", async |served| {
+                served.get(&format!("/v1/rollouts/{id}")).await.1["statistics"]["groups"].as_u64().unwrap() >= 1
+            })
+            .await;
         served.push(version, &random(2)).await;
         let crossing = events(&served, &id).await;
         assert_eq!(crossing.end["state"], "done");
@@ -149,10 +158,11 @@ async fn a_job_that_continues_keeps_its_tokens_and_goes_on_under_the_new_weights
     for round in 0..20u64 {
         let id = format!("crossing-{round}");
         served.post("/v1/rollouts", &body(json!({"job_id": id, "on_weight_update": "continue"}))).await;
-        served.until("the first group is there", async |served| {
-            served.get(&format!("/v1/rollouts/{id}")).await.1["statistics"]["groups"].as_u64().unwrap() >= 1
-        })
-        .await;
+        served
+            .until("the first group is there", async |served| {
+                served.get(&format!("/v1/rollouts/{id}")).await.1["statistics"]["groups"].as_u64().unwrap() >= 1
+            })
+            .await;
         served.push(1 + round, &random(2)).await;
         let crossing = events(&served, &id).await;
         for i in 0..12 {
