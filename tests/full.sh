@@ -3,7 +3,7 @@
 # tests/results/ with date and commit.
 #
 #   tests/full.sh                  everything
-#   tests/full.sh timing fuzz      only these parts: timing blocks sampler kills training learning schedule fuzz warmup api prometheus
+#   tests/full.sh timing fuzz      only these parts: timing blocks sampler weights kills training learning schedule fuzz warmup api prometheus
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=("$@")
@@ -25,6 +25,8 @@ run() { echo; echo "== $1"; shift; "$@" 2>&1; }
   if wanted blocks; then run blocks env PROPTEST_CASES=200000 cargo test --test promises -- --nocapture blocks::; fi
   # All 2^32 words of the Gumbel tail, if the fast tier enumerates only a part.
   if wanted sampler; then run sampler cargo test --test promises -- --ignored --nocapture sampler::; fi
+  # 1,000 pushes of weights under load, and what a push costs beside a copy in memory.
+  if wanted weights; then run weights cargo test --test promises -- --ignored --nocapture weights::; fi
   # kill -9 at every failpoint and three times each in 40 jobs.
   if wanted kills; then run kills env ADAROLL_TEST_KILLS=40 cargo test --test promises -- --nocapture crash:: store::; fi
   # Trainer and server killed at every failpoint and at random moments of 12 runs; adapters; one step ahead.

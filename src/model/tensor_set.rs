@@ -16,6 +16,7 @@ use super::checkpoint::Checkpoint;
 use super::config::ModelConfig;
 use super::error::ModelError;
 use super::safetensors_file::SafetensorsFile;
+use super::safetensors_writer::write_safetensors;
 use super::tensor_view::{Dtype, TensorView};
 use super::weights::TensorSource;
 
@@ -197,22 +198,9 @@ impl TensorSet {
 
     /// Writes all tensors as one safetensors file.
     pub fn write(&self, file: &std::fs::File) -> std::io::Result<()> {
-        let mut header = serde_json::Map::new();
-        let mut at = 0u64;
-        for spec in &self.layout.tensors {
-            let end = at + spec.elements() * spec.dtype.size() as u64;
-            header.insert(spec.name.clone(), serde_json::json!({"dtype": spec.dtype, "shape": spec.shape, "data_offsets": [at, end]}));
-            at = end;
-        }
-        let mut header = serde_json::to_string(&header)?;
-        // Data that begins at a multiple of 8 is as the format's own writers leave it.
-        header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
+        let tensors = self.tensors().collect::<Result<Vec<_>, _>>().map_err(std::io::Error::other)?;
         let mut out = BufWriter::new(file);
-        out.write_all(&(header.len() as u64).to_le_bytes())?;
-        out.write_all(header.as_bytes())?;
-        for tensor in self.tensors() {
-            out.write_all(tensor.map_err(std::io::Error::other)?.bytes)?;
-        }
+        write_safetensors(&mut out, &tensors)?;
         out.flush()
     }
 }

@@ -30,6 +30,8 @@ pub struct Tokens {
 const FORMAT: u8 = 1;
 /// Level 6 saves 2 % more and takes twice as long on a group's JSON.
 const LEVEL: u32 = 3;
+/// Sections shorter than this stay plain: setting the compressor up (300 KB of tables) costs far more than the few bytes it could save.
+const LEAST_DEFLATED: usize = 96;
 const PLAIN: u8 = 0;
 const DEFLATED: u8 = 1;
 const RAW_NONE: u8 = 0;
@@ -111,15 +113,15 @@ pub fn unpack_text(blob: &[u8]) -> Result<String, Damaged> {
 
 struct Packer {
     out: Vec<u8>,
-    /// One compressor for all sections: making it costs more than what it does.
-    deflate: Compress,
+    /// One compressor for all sections, made when the first is long enough: making it costs more than what it does.
+    deflate: Option<Compress>,
 }
 
 impl Packer {
     fn new(expected: usize) -> Self {
         let mut out = Vec::with_capacity(expected + 64);
         out.push(FORMAT);
-        Packer { out, deflate: Compress::new(Compression::new(LEVEL), false) }
+        Packer { out, deflate: None }
     }
 
     fn varint(&mut self, mut value: u64) {
@@ -131,18 +133,25 @@ impl Packer {
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
-        let mut packed = Vec::with_capacity(bytes.len());
-        self.deflate.reset();
-        // Writes within the capacity only: what does not end there is no smaller than the plain bytes.
-        let ended = self.deflate.compress_vec(bytes, &mut packed, FlushCompress::Finish);
-        let smaller = matches!(ended, Ok(Status::StreamEnd)) && packed.len() < bytes.len();
-        let (method, stored) = if smaller { (DEFLATED, packed.as_slice()) } else { (PLAIN, bytes) };
+        let packed = if bytes.len() < LEAST_DEFLATED { None } else { self.deflated(bytes) };
+        let (method, stored) = packed.as_deref().map_or((PLAIN, bytes), |packed| (DEFLATED, packed));
+        let smaller = packed.is_some();
         self.out.push(method);
         self.varint(bytes.len() as u64);
         if smaller {
             self.varint(stored.len() as u64);
         }
         self.out.extend_from_slice(stored);
+    }
+
+    /// The bytes made smaller, if deflate can.
+    fn deflated(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let mut packed = Vec::with_capacity(bytes.len());
+        let deflate = self.deflate.get_or_insert_with(|| Compress::new(Compression::new(LEVEL), false));
+        deflate.reset();
+        // Writes within the capacity only: what does not end there is no smaller than the plain bytes.
+        let ended = deflate.compress_vec(bytes, &mut packed, FlushCompress::Finish);
+        (matches!(ended, Ok(Status::StreamEnd)) && packed.len() < bytes.len()).then_some(packed)
     }
 
     fn planes(&mut self, values: &[u32]) {

@@ -68,8 +68,8 @@ impl Asker<'_> {
             "dapo" => (3 * left / group).max(8),
             _ => {
                 let mean = state.samples_per_prompt.unwrap_or(group as f64).max(1.0);
-                // A tenth more than needed, so that a second job is rare; what the budget does not reach costs nothing.
-                (left as f64 / mean * 1.1) as u64 + 4
+                // Well more than needed, so that a second job is rare; what the budget does not reach is the next step's.
+                (left as f64 / mean * 1.6) as u64 + 8
             }
         };
         let by_prompts = if rollout.prompts_per_step == 0 { u64::MAX } else { rollout.prompts_per_step };

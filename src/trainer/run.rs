@@ -377,7 +377,7 @@ impl<'a> Run<'a> {
         state.cursor += rollout.taken;
         state.samples += rollout.samples;
         state.rows += report.rows;
-        let blend = |old: Option<f64>, new: f64| Some(old.map_or(new, |old| 0.8 * old + 0.2 * new));
+        let blend = |old: Option<f64>, new: f64| Some(old.map_or(new, |old| 0.5 * (old + new)));
         if rollout.taken > 0 {
             state.samples_per_prompt = blend(state.samples_per_prompt, rollout.samples as f64 / rollout.taken as f64);
             let signal = rollout.groups.iter().filter(|group| group.signal).count();

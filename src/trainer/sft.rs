@@ -198,6 +198,12 @@ impl<'a> Run<'a> {
         let checkpoints = Checkpoints::open(dir, settings.checkpoint.keep)?;
         let mut state = State { numerics_id: policy.numerics_id.clone(), ..State::default() };
         if let Some((last, tensors)) = checkpoints.read_last(&policy.trained)? {
+            if last.numerics_id != state.numerics_id {
+                let (then, now) = (&last.numerics_id, &state.numerics_id);
+                tracing::warn!(
+                    "the checkpoint was written by {then} and the run goes on under {now}: its bytes will differ from an undisturbed run's"
+                );
+            }
             policy.restore(tensors, last.updates)?;
             state = State { numerics_id: state.numerics_id, ..last };
         }

@@ -56,4 +56,5 @@ mod tiny_model;
 mod tiny_tokenizers;
 mod trainer_parts;
 mod training;
+mod weights;
 mod width;

@@ -11,10 +11,11 @@ use adaroll::commands::demo::Arm;
 use adaroll::commands::demo::run::Plan;
 use adaroll::demo::task::Mix;
 use adaroll::failpoint::Point;
-use adaroll::trainer::settings::Settings;
+use adaroll::trainer::settings::{EvalKind, Settings};
 use serde_json::Value;
 
 use crate::fake_engine::mix;
+use crate::server_kit::client;
 
 /// A run in a folder of its own.
 struct Bench {
@@ -57,6 +58,7 @@ impl Bench {
             threads: 1,
         };
         plan.prepare().unwrap();
+        std::fs::create_dir(dir.path().join("shared")).unwrap();
         let mut settings = plan.settings(&format!("http://127.0.0.1:{port}"));
         settings.checkpoint.every = 3;
         change(&mut settings);
@@ -76,6 +78,8 @@ impl Bench {
             Some(failpoint) => command.env("ADAROLL_FAILPOINT", failpoint),
             None => command.env_remove("ADAROLL_FAILPOINT"),
         };
+        // Where weights may come from as files.
+        command.env("ADAROLL_WEIGHTS_ROOTS", self.path("shared"));
         Process(command.spawn().unwrap())
     }
 
@@ -151,11 +155,12 @@ fn assert_exact(metrics: &str, steps: usize) {
 
 #[test]
 fn a_run_killed_anywhere_ends_with_the_bytes_of_an_undisturbed_one() {
-    const STEPS: u64 = 6;
+    let kills = std::env::var("ADAROLL_TEST_KILLS").ok().and_then(|n| n.parse::<u64>().ok());
+    let steps = if kills.is_some() { 12 } else { 6 };
     let began = Instant::now();
-    let reference = Bench::new(STEPS, |_| {}).undisturbed();
+    let reference = Bench::new(steps, |_| {}).undisturbed();
     let took = began.elapsed();
-    assert_exact(&reference.0, STEPS as usize);
+    assert_exact(&reference.0, steps as usize);
     let (first, last) = (&lines(&reference.0, "eval")[0], lines(&reference.0, "eval").pop().unwrap());
     assert_ne!(first["eval/pass@1"], last["eval/pass@1"], "something is learned");
 
@@ -163,7 +168,7 @@ fn a_run_killed_anywhere_ends_with_the_bytes_of_an_undisturbed_one() {
     let points: Vec<Point> = Point::ALL.into_iter().filter(|point| point.is_of_the_trainer()).collect();
     assert_eq!(points.len(), 8);
     for (i, point) in points.iter().enumerate() {
-        let bench = Bench::new(STEPS, |_| {});
+        let bench = Bench::new(steps, |_| {});
         let plan = format!("{}:{}", point.name(), if point.name().starts_with("checkpoint.") { 1 } else { 2 + i % 4 });
         let mut server = bench.server(None);
         let mut dying = bench.trainer(Some(&plan));
@@ -180,7 +185,7 @@ fn a_run_killed_anywhere_ends_with_the_bytes_of_an_undisturbed_one() {
 
     // The server dies; the trainer waits for the next one.
     for plan in ["job.after_commit:3", "samples.after_commit:200", "group.before_commit:60", "close.before_commit:4"] {
-        let bench = Bench::new(STEPS, |_| {});
+        let bench = Bench::new(steps, |_| {});
         let mut dying = bench.server(Some(plan));
         let mut trainer = bench.trainer(None);
         bench.wait(&mut dying, plan);
@@ -192,10 +197,10 @@ fn a_run_killed_anywhere_ends_with_the_bytes_of_an_undisturbed_one() {
     }
 
     // Random moments: trainer, server, both in turn, several times in one run.
-    let rounds: u64 = std::env::var("ADAROLL_TEST_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let rounds = kills.unwrap_or(1);
     let mut deaths = 0;
     for round in 0..rounds {
-        let bench = Bench::new(STEPS, |_| {});
+        let bench = Bench::new(steps, |_| {});
         let (mut server, mut trainer) = (bench.server(None), bench.trainer(None));
         for death in 0..3 {
             std::thread::sleep(took.mul_f64((mix(&[round, death]) % 1000) as f64 / 2000.0));
@@ -266,6 +271,49 @@ fn one_step_ahead_is_reproducible_and_says_how_stale_it_is() {
     assert_same(&bench.left(), &reference, "after a resume");
 }
 
+/// Weights through a shared file instead of the connection, an evaluation by sampling, and the trainer's own metrics: the training is the same.
+#[test]
+fn other_ways_of_pushing_and_evaluating_change_no_step() {
+    let http = Bench::new(4, |_| {}).undisturbed();
+    let listen = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().to_string();
+    let bench = Bench::new(4, |settings| {
+        settings.eval.kind = EvalKind::Sampled;
+        settings.eval.samples = 4;
+        settings.eval.k = vec![1, 4];
+        settings.metrics.listen.clone_from(&listen);
+    });
+    let mut settings = bench.settings.clone();
+    settings.server.shared_dir = bench.path("shared");
+    std::fs::write(bench.path("train.toml"), toml_of(&settings)).unwrap();
+    let _server = bench.server(None);
+    let mut trainer = bench.trainer(None);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut seen = String::new();
+    while !trainer.over() {
+        let text = runtime.block_on(async { client().get(format!("http://{listen}/metrics")).send().await?.text().await });
+        seen = text.unwrap_or(seen);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(trainer.0.wait().unwrap().success(), "{}\n{}", bench.log("trainer.log"), bench.log("server.log"));
+    let got = bench.left();
+    assert_eq!(lines(&got.0, "train"), lines(&http.0, "train"));
+    assert!(got.1 == http.1, "the trained weights");
+    assert_eq!(std::fs::read_dir(bench.path("shared")).unwrap().count(), 0, "nothing is left in the shared folder");
+    for name in ["trainer_critic_score_mean", "trainer_training_rollout_probs_diff_max 0", "trainer_timing_s_gen"] {
+        assert!(seen.contains(name), "{name} is not in\n{seen}");
+    }
+    // Sampled pass rates are those of the exact evaluation within their noise: 256 problems a slice, 4 samples each.
+    for (exact, sampled) in lines(&http.0, "eval").iter().zip(lines(&got.0, "eval")) {
+        for slice in ["easy", "hard"] {
+            let name = format!("eval/pass@1/{slice}");
+            let (p, q) = (exact[&name].as_f64().unwrap(), sampled[&name].as_f64().unwrap());
+            let error = (p * (1.0 - p) / 1024.0).sqrt();
+            assert!((p - q).abs() < 5.0 * error + 1e-3, "{name}: exact {p}, sampled {q}");
+            assert!(sampled[format!("eval/pass@4/{slice}")].as_f64().unwrap() >= q);
+        }
+    }
+}
+
 #[test]
 fn a_folder_belongs_to_one_run() {
     let bench = Bench::new(1, |_| {});
@@ -310,6 +358,29 @@ fn the_demonstration_learns() {
     assert!(std::fs::read_to_string(out.join("report.html")).unwrap().contains("<svg"));
     assert!(out.join("run/model/model.safetensors").is_file());
     assert!(!running_in(&out), "no process is left");
+}
+
+/// Ctrl-C ends the demonstration and both of its processes; the same command goes on.
+#[test]
+fn the_demonstration_ends_at_ctrl_c_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("demo");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_adaroll"));
+    command.args(["demo", "--steps", "6", "--out"]).arg(&out).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut demo = Process(command.spawn().unwrap());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !std::fs::read_to_string(out.join("run/metrics.jsonl")).is_ok_and(|text| text.lines().count() > 3) {
+        assert!(Instant::now() < deadline && !demo.over(), "{}", std::fs::read_to_string(out.join("trainer.log")).unwrap_or_default());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // SAFETY: kill takes plain numbers; the process was not waited for.
+    unsafe { libc::kill(demo.0.id() as libc::pid_t, libc::SIGINT) };
+    assert!(!demo.0.wait().unwrap().success());
+    assert!(!running_in(&out), "no process is left");
+    assert!(command.status().unwrap().success());
+    let metrics = std::fs::read_to_string(out.join("run/metrics.jsonl")).unwrap();
+    let steps: Vec<u64> = lines(&metrics, "train").iter().map(|line| line["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [1, 2, 3, 4, 5, 6]);
 }
 
 /// Whether a process of this program works on `dir`.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::arms::Arm;
-use super::run::{Live, Plan, Progress};
+use super::run::{Live, Plan};
 use super::{DemoArgs, DemoError, GLANCE};
 use crate::commands::open::default_threads;
 use crate::demo::task::Mix;
@@ -60,28 +60,27 @@ pub fn run(args: &DemoArgs, interrupted: &dyn Fn() -> bool) -> Result<String, De
         }
         let mut going = Vec::with_capacity(live.len());
         for (plan, mut run) in live {
-            match run.poll()? {
-                Progress::Lines(_) => going.push((plan, run)),
-                Progress::Over(_) => {
-                    done += 1;
-                    let last = super::run::metrics(&plan.run_dir())?.into_iter().rfind(|line| line["kind"] == "eval").unwrap_or_default();
-                    let value = |name: &str| last.get(name).and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN);
-                    eprintln!(
-                        "{done:>3} of {}  {:<9} lr {:<6e} seed {}  hard {:.3}  easy {:.3}  samples {:.0}  rows {:.0}  updates {:.0}  {:.0} s ({:.0} s in all)",
-                        plans.len(),
-                        plan.arm.name(),
-                        plan.lr,
-                        plan.seed,
-                        value("eval/pass@1/hard"),
-                        value("eval/pass@1/easy"),
-                        value("ada/samples_total"),
-                        value("ada/rows_total"),
-                        value("ada/updates_total"),
-                        run.elapsed().as_secs_f64(),
-                        started.elapsed().as_secs_f64(),
-                    );
-                }
+            if !run.poll()? {
+                going.push((plan, run));
+                continue;
             }
+            done += 1;
+            let last = super::run::metrics(&plan.run_dir())?.into_iter().rfind(|line| line["kind"] == "eval").unwrap_or_default();
+            let value = |name: &str| last.get(name).and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN);
+            eprintln!(
+                "{done:>3} of {}  {:<9} lr {:<6e} seed {}  hard {:.3}  easy {:.3}  samples {:.0}  rows {:.0}  updates {:.0}  {:.0} s ({:.0} s in all)",
+                plans.len(),
+                plan.arm.name(),
+                plan.lr,
+                plan.seed,
+                value("eval/pass@1/hard"),
+                value("eval/pass@1/easy"),
+                value("ada/samples_total"),
+                value("ada/rows_total"),
+                value("ada/updates_total"),
+                run.elapsed().as_secs_f64(),
+                started.elapsed().as_secs_f64(),
+            );
         }
         live = going;
         if interrupted() {

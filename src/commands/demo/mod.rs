@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Args;
 
 pub use arms::Arm;
-use run::{Live, Plan, Progress};
+use run::{Live, Plan};
 use view::{Seen, View};
 
 use crate::demo::WriteError;
@@ -151,12 +151,10 @@ pub fn run(args: &DemoArgs, interrupted: &dyn Fn() -> bool) -> Result<String, De
     let total = if plan.steps > 0 { plan.steps } else { plan.samples.div_ceil(512) };
     let (mut live, mut seen, mut view) = (Live::start(&plan)?, Seen::default(), View::default());
     loop {
-        let (lines, over) = match live.poll()? {
-            Progress::Lines(lines) => (lines, false),
-            Progress::Over(lines) => (lines, true),
-        };
-        lines.iter().for_each(|line| seen.take(line));
-        let news = lines.iter().any(|line| line["kind"] == "eval");
+        let over = live.poll()?;
+        let now = Seen::of(&run::metrics(&plan.run_dir())?);
+        let news = now.hard.len() != seen.hard.len();
+        seen = now;
         view.show(&format!("learning to sort ({})", plan.arm), &seen, total, live.elapsed(), news);
         if over {
             break;

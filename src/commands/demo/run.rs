@@ -107,16 +107,7 @@ pub struct Live {
     server: Process,
     trainer: Process,
     dir: PathBuf,
-    read: u64,
     started: Instant,
-}
-
-/// What became of a run since it was last looked at.
-pub enum Progress {
-    /// It goes on; new lines of metrics.jsonl.
-    Lines(Vec<Value>),
-    /// It is over; the last lines.
-    Over(Vec<Value>),
 }
 
 /// A port that is free now.
@@ -150,7 +141,6 @@ impl Live {
             server: start(&server, "server.log")?,
             trainer: start(&trainer, "trainer.log")?,
             dir: plan.run_dir(),
-            read: 0,
             started: Instant::now(),
         })
     }
@@ -160,42 +150,28 @@ impl Live {
         self.started.elapsed()
     }
 
-    /// New lines; an error where a process has failed.
-    pub fn poll(&mut self) -> Result<Progress, DemoError> {
-        let ended = self.trainer.ended().map_err(|e| DemoError::io(&self.dir, e))?;
-        let lines = self.lines()?;
-        match ended {
+    /// Whether the run is over; an error where a process has failed.
+    pub fn poll(&mut self) -> Result<bool, DemoError> {
+        match self.trainer.ended().map_err(|e| DemoError::io(&self.dir, e))? {
             Some(status) if status.success() => {
                 self.server.stop();
-                Ok(Progress::Over(lines))
+                Ok(true)
             }
             Some(status) => Err(DemoError::Process { what: "trainer", status: status.to_string(), words: self.trainer.last_words() }),
             None => match self.server.ended().map_err(|e| DemoError::io(&self.dir, e))? {
                 Some(status) => Err(DemoError::Process { what: "server", status: status.to_string(), words: self.server.last_words() }),
-                None => Ok(Progress::Lines(lines)),
+                None => Ok(false),
             },
         }
     }
-
-    /// Whole lines of metrics.jsonl that were not read yet.
-    fn lines(&mut self) -> Result<Vec<Value>, DemoError> {
-        let path = self.dir.join(crate::trainer::run::METRICS);
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(DemoError::io(&path, e)),
-        };
-        let new = bytes.get(self.read as usize..).unwrap_or_default();
-        let end = new.iter().rposition(|&b| b == b'\n').map_or(0, |i| i + 1);
-        self.read += end as u64;
-        let text = String::from_utf8_lossy(&new[..end]).into_owned();
-        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
-    }
 }
 
-/// Every line of a finished run.
+/// Every line of a run so far; none before it has begun. A run that goes on cuts the file back first, so it is always read as a whole.
 pub fn metrics(run_dir: &Path) -> Result<Vec<Value>, DemoError> {
     let path = run_dir.join(crate::trainer::run::METRICS);
-    let text = std::fs::read_to_string(&path).map_err(|e| DemoError::io(&path, e))?;
-    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(DemoError::io(&path, e)),
+    }
 }

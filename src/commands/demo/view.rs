@@ -22,8 +22,14 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Takes a line of metrics.jsonl in.
-    pub fn take(&mut self, line: &Value) {
+    /// What the lines of metrics.jsonl say.
+    pub fn of(lines: &[Value]) -> Self {
+        let mut seen = Seen::default();
+        lines.iter().for_each(|line| seen.take(line));
+        seen
+    }
+
+    fn take(&mut self, line: &Value) {
         let value = |name: &str| line.get(name).and_then(Value::as_f64);
         match line.get("kind").and_then(Value::as_str) {
             Some("eval") => {

@@ -20,6 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use super::unix_now;
 use super::versions::Versions;
@@ -215,6 +217,27 @@ pub struct Update {
     pub seconds: Seconds,
 }
 
+/// A push that waits for open jobs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Staged {
+    /// Its version.
+    pub version: u64,
+    /// Digest of its tensors.
+    pub digest: String,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What a push has come to for who does not wait for open jobs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Pushed {
+    /// It waits for them.
+    Staged(Staged),
+    /// It serves.
+    Serves(Update),
+}
+
 /// Where the last push stands, for `GET /v1/weights`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
@@ -326,17 +349,33 @@ impl Updates {
 
     /// Takes new weights; resolves when they serve. Goes on when nobody waits for it any more.
     pub async fn push(self: &Arc<Self>, push: Push) -> Result<Update, PushError> {
+        self.spawn(push).1.await.unwrap_or_else(|_| Err(broken()))
+    }
+
+    /// The same, but resolves when all that is left is to wait for open jobs: jobs are accepted for the new version from then on, and where
+    /// it came from may go.
+    pub async fn push_until_staged(self: &Arc<Self>, push: Push) -> Result<Pushed, PushError> {
+        let (staged, through) = self.spawn(push);
+        match staged.await {
+            Ok(staged) => Ok(Pushed::Staged(staged)),
+            // It did not get so far, or there was nothing to do.
+            Err(_) => through.await.unwrap_or_else(|_| Err(broken())).map(Pushed::Serves),
+        }
+    }
+
+    fn spawn(self: &Arc<Self>, push: Push) -> (oneshot::Receiver<Staged>, JoinHandle<Result<Update, PushError>>) {
         let this = self.clone();
+        let (tell_staged, staged) = oneshot::channel();
         let task = tokio::spawn(async move {
             let (version, received) = (push.version, push.source.clone());
-            let outcome = this.push_in_turn(push).await;
+            let outcome = this.push_in_turn(push, tell_staged).await;
             if let (Source::Received(path), Err(_) | Ok(Update { unchanged: true, .. })) = (received, &outcome) {
                 let _ = std::fs::remove_file(path);
             }
             this.tell(version, &outcome);
             outcome
         });
-        task.await.unwrap_or_else(|_| Err(PushError::Failed("the push stopped with an internal error; please report this".into())))
+        (staged, task)
     }
 
     fn tell(&self, version: u64, outcome: &Result<Update, PushError>) {
@@ -355,7 +394,7 @@ impl Updates {
         *lock(&self.last) = Some(progress);
     }
 
-    async fn push_in_turn(self: &Arc<Self>, push: Push) -> Result<Update, PushError> {
+    async fn push_in_turn(self: &Arc<Self>, push: Push, tell_staged: oneshot::Sender<Staged>) -> Result<Update, PushError> {
         let waiting = self.waiting.fetch_add(1, Ordering::AcqRel);
         let turn = match waiting < MOST_WAITING {
             true => Ok(self.turn.lock().await),
@@ -396,6 +435,7 @@ impl Updates {
             }
             return Err(error);
         }
+        let _ = tell_staged.send(Staged { version, digest: digest.clone(), bytes });
         self.serve(kept, &mut seconds).await?;
         Ok(Update { version, digest, bytes, unchanged: false, seconds })
     }
@@ -500,9 +540,13 @@ impl PushError {
     }
 }
 
+fn broken() -> PushError {
+    PushError::Failed("the push stopped with an internal error; please report this".into())
+}
+
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, PushError> + Send + 'static) -> Result<T, PushError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
-        Err(_) => Err(PushError::Failed("the push stopped with an internal error; please report this".into())),
+        Err(_) => Err(broken()),
     }
 }

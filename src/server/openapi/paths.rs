@@ -78,7 +78,8 @@ fn update_answers(operation: &mut Value) {
         operation["responses"][status] = refusal(name);
     }
     operation["responses"]["200"] = ok("They serve.", "WeightsUpdate");
-    operation["responses"]["202"] = ok("They are being verified and packed.", "WeightsTaken");
+    operation["responses"]["202"] =
+        ok("They are staged: jobs are accepted for them, and run once no open job holds the old ones.", "WeightsStaged");
 }
 
 /// The operation of a route; nothing for a route that is not described.
@@ -217,7 +218,7 @@ pub(super) fn operation(method: &str, path: &str, limits: &Limits) -> Option<Val
                 query("version", true, number(), "The new version; above the live one."),
                 query("base", false, number(), "The live version, from which tensors are taken that the body does not hold."),
                 query("rollback", false, flag(), "A version that is not above the live one is meant."),
-                query("async", false, flag(), "Answer 202 when the body is received; GET tells the rest."),
+                query("async", false, flag(), "Answer 202 when the weights are staged and wait for open jobs alone; GET tells the rest."),
                 {"name": "Content-Digest", "in": "header", "required": false, "description": "SHA-256 of the body (RFC 9530).",
                     "schema": {"type": "string", "pattern": "^sha-256=:[A-Za-z0-9+/]{43}=:$"}}
             ]);

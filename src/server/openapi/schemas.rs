@@ -301,14 +301,14 @@ fn weights() -> Value {
             "file": nullable(json!({"type": "string", "description": "Absolute path of a safetensors file."})),
             "base": nullable(version("The live version, from which tensors are taken that `file` does not hold.")),
             "rollback": {"type": "boolean", "default": false, "description": "A version that is not above the live one is meant."},
-            "async": {"type": "boolean", "default": false, "description": "Answer 202 at once; GET tells the rest."}
+            "async": {"type": "boolean", "default": false, "description": "Answer 202 when the weights are staged and wait for open jobs alone; GET tells the rest."}
         }), "Weights in files of the server's machine."), "oneOf", json!([{"required": ["dir"]}, {"required": ["file"]}])),
         "WeightsUpdate": whole_object(json!({
             "version": version("What serves."), "digest": digest(), "bytes": bytes(),
             "unchanged": {"type": "boolean", "description": "It served already: nothing was done."},
             "seconds": whole_object(Value::Object(steps), "Of each step; `pause` is what the engine's loop spent on the swap.")
         }), "A push that is through."),
-        "WeightsTaken": whole_object(json!({"version": version("What was pushed."), "state": {"type": "string"}}), "A push under way."),
+        "WeightsStaged": whole_object(json!({"version": version("What waits."), "digest": digest(), "bytes": bytes()}), "A push that waits for open jobs."),
         "Weights": whole_object(json!({
             "version": version("What serves."), "digest": digest(), "bytes": bytes(),
             "loaded_unix_s": seconds,

@@ -19,7 +19,7 @@ use super::json::{json, parse, read_body};
 use crate::field::Object;
 use crate::model::tensor_set::TensorSpec;
 use crate::rollout::Updates;
-use crate::rollout::updates::{Progress, Push, Source, Version};
+use crate::rollout::updates::{Progress, Push, Pushed, Source, Version};
 
 fn updates(state: &AppState) -> Result<&Arc<Updates>, ApiError> {
     let fixed = || ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_supported", "the weights of this server cannot be changed");
@@ -114,14 +114,9 @@ pub async fn post(State(state): State<AppState>, headers: HeaderMap, body: Body)
 
 async fn finish(updates: &Arc<Updates>, query: Query, push: Push) -> Result<Response, ApiError> {
     if query.detached {
-        #[derive(Serialize)]
-        struct Taken {
-            version: u64,
-            state: &'static str,
-        }
-        let updates = updates.clone();
-        tokio::spawn(async move { updates.push(push).await });
-        return Ok(json(StatusCode::ACCEPTED, &Taken { version: query.version, state: "staging" }));
+        let pushed = updates.push_until_staged(push).await?;
+        let status = if matches!(pushed, Pushed::Staged(_)) { StatusCode::ACCEPTED } else { StatusCode::OK };
+        return Ok(json(status, &pushed));
     }
     Ok(json(StatusCode::OK, &updates.push(push).await?))
 }

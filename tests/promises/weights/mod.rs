@@ -1,0 +1,9 @@
+//! Promise: new weights come into the running server without a stop, and nothing of two versions is ever mixed unnoticed.
+
+mod crash;
+mod kit;
+mod load;
+mod refused;
+mod rules;
+mod stale;
+mod ways;
