@@ -64,7 +64,7 @@ fn pass_at_k_is_the_share_of_k_subsets_with_a_right_answer() {
 #[test]
 fn adapters_merge_and_their_gradients_are_those_of_the_merged_weights() {
     let (outputs, inputs, rank) = (5, 19, 3);
-    let value = |i: usize, k: f32| ((i as f32 * 0.37 + k).sin() * 0.5) as f32;
+    let value = |i: usize, k: f32| (i as f32 * 0.37 + k).sin() * 0.5;
     let name = "model.layers.0.self_attn.q_proj.weight".to_owned();
     let params = |k: f32| {
         Params::of(vec![Param {

@@ -260,8 +260,10 @@ fn one_step_ahead_is_reproducible_and_says_how_stale_it_is() {
     assert_eq!(staleness, [0, 1, 1, 1, 1]);
     // A step that is stale has another policy than its sampler: the difference is there, and reported.
     assert_eq!(steps[0]["training/rollout_probs_diff_max"], 0);
-    assert!(steps[2]["training/rollout_probs_diff_max"].as_f64().unwrap() > 0.0, "{}", steps[2]);
-    assert!(steps[1]["ada/updates_total"].as_u64().unwrap() > 2, "several updates a step");
+    let differs = |line: &&Value| line["training/rollout_probs_diff_max"].as_f64().is_some_and(|most| most > 0.0);
+    assert!(steps[1..].iter().filter(differs).count() >= 2, "{}", reference.0);
+    let updates = |line: &Value| line["ada/updates_total"].as_u64().unwrap();
+    assert!(steps.iter().any(|line| updates(line) >= 2) && updates(&steps[4]) > 5, "several updates a step: {}", reference.0);
     assert_same(&Bench::new(5, ahead).undisturbed(), &reference, "the same run again");
     let bench = Bench::new(5, ahead);
     let _server = bench.server(None);

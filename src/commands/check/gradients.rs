@@ -124,7 +124,7 @@ pub(super) fn compare(
         let error = square(gradient.values.iter().zip(&reference).map(|(g, r)| f64::from(*g) - f64::from(*r))).sqrt();
         let size = square(reference.iter().map(|r| f64::from(*r))).sqrt();
         let relative = if error == 0.0 { 0.0 } else { error / size };
-        if !(relative <= report.max_gradient_error) || report.worst_gradient.is_empty() {
+        if relative.is_nan() || relative > report.max_gradient_error || report.worst_gradient.is_empty() {
             (report.max_gradient_error, report.worst_gradient) =
                 (if relative.is_nan() { f64::MAX } else { relative }, gradient.name.clone());
         }
@@ -169,7 +169,7 @@ fn compare_steps(params: &Params, expected: &SafetensorsFile, gradients: &[Vec<f
             }
             report.compared += 1;
             let error = (f64::from(*value) - f64::from(*want)).abs();
-            if !(error <= report.max_error) || report.worst.is_empty() {
+            if error.is_nan() || error > report.max_error || report.worst.is_empty() {
                 report.max_error = if error.is_nan() { f64::MAX } else { error };
                 report.worst.clone_from(&param.name);
             }

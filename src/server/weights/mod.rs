@@ -76,8 +76,11 @@ impl Query {
 pub async fn put(State(state): State<AppState>, query: RawQuery, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let query = Query::read(query)?;
     let updates = updates(&state)?;
-    // Before gigabytes are sent for nothing.
-    updates.check(query.version, query.base, query.rollback)?;
+    // Before gigabytes are kept for nothing.
+    if let Err(refused) = updates.check(query.version, query.base, query.rollback) {
+        receive::hear_out(&mut body.into_data_stream()).await;
+        return Err(refused.into());
+    }
     let received = receive::receive(updates, &headers, body, state.limits.body_deadline()).await?;
     let (source, took) = received.into_source();
     finish(updates, query, query.push(source, took)).await

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, BodyDataStream, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use futures::StreamExt;
 use sha2::{Digest, Sha256};
@@ -18,6 +18,9 @@ use crate::server::ApiError;
 
 /// Pieces between the connection and the disk.
 const PIECES: usize = 16;
+/// Bytes and time that a refused client is listened to.
+const MOST_HEARD: usize = 256 << 20;
+const LONGEST_HEARD: Duration = Duration::from_secs(10);
 
 /// A received file; it goes when this is dropped before it was handed on.
 pub(super) struct Received {
@@ -46,6 +49,7 @@ pub(super) async fn receive(updates: &Updates, headers: &HeaderMap, body: Body, 
     let expected = expected_digest(headers)?;
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if declared.is_some_and(|length| length > most) {
+        hear_out(&mut body.into_data_stream()).await;
         return Err(too_large(most));
     }
     let began = Instant::now();
@@ -73,6 +77,20 @@ pub(super) async fn receive(updates: &Updates, headers: &HeaderMap, body: Body, 
     Ok(received)
 }
 
+/// Lets a client that is refused finish what it is sending, within limits: many read no answer before, and one that finds the connection
+/// closed sees a broken pipe instead of the reason.
+pub(super) async fn hear_out(body: &mut BodyDataStream) {
+    let mut bytes = 0;
+    let listen = async {
+        while let Some(Ok(piece)) = body.next().await
+            && bytes < MOST_HEARD
+        {
+            bytes += piece.len();
+        }
+    };
+    let _ = tokio::time::timeout(LONGEST_HEARD, listen).await;
+}
+
 fn too_large(most: u64) -> ApiError {
     let message =
         format!("the body is larger than {most} bytes, more than this model's tensors need; push the tensors of this model alone");
@@ -93,6 +111,7 @@ async fn copy(body: Body, pieces: mpsc::Sender<Bytes>, most: u64, patience: Dura
         })?;
         bytes += piece.len() as u64;
         if bytes > most {
+            hear_out(&mut body).await;
             return Err(too_large(most));
         }
         // The writer is gone only if it failed, which it says itself.

@@ -54,9 +54,9 @@ fn logits(c: &ModelConfig, params: &Wide, ids: &[u32]) -> Vec<Vec<f64>> {
         let (q, k, v) = (all("q"), all("k"), all("v"));
         for t in 0..ids.len() {
             let mut attended = Vec::new();
-            for head in 0..c.num_heads {
+            for (head, query) in q[t].iter().enumerate() {
                 let kv = head / (c.num_heads / c.num_kv_heads);
-                let e: Vec<f64> = (0..=t).map(|s| (dot(&q[t][head], &k[s][kv]) / (c.head_dim as f64).sqrt()).exp()).collect();
+                let e: Vec<f64> = (0..=t).map(|s| (dot(query, &k[s][kv]) / (c.head_dim as f64).sqrt()).exp()).collect();
                 let sum: f64 = e.iter().sum();
                 attended.extend((0..c.head_dim).map(|d| (0..=t).map(|s| e[s] / sum * v[s][kv][d]).sum::<f64>()));
             }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::kit::{bytes, folder, job, naming, spans, token_of};
+use super::kit::{bytes, folder, held, job, naming, spans, token_of};
 use crate::server_kit::{Streamed, client};
 use crate::tiny_model::{TinyModel, write_safetensors};
 
@@ -109,14 +109,6 @@ fn files(store: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
-}
-
-/// A job that stays open until its two samples are scored.
-fn held(id: &str) -> Value {
-    let mut body = job(1, 2, 8, json!({"job_id": id}));
-    body["prompts"][0]["reward"] = json!({"kind": "pull"});
-    body["prompts"][0]["id"] = json!("p");
-    body
 }
 
 async fn score(process: &Process, id: &str) {

@@ -35,6 +35,17 @@ pub fn token_of(version: u64) -> u32 {
     3 + (version % 61) as u32
 }
 
+/// A job that stays open until its two samples are scored: each ends with eight tokens of its version, which is a stop and no truncation.
+pub fn held(id: &str) -> Value {
+    let mut body = job(1, 2, 16, json!({"job_id": id}));
+    body["prompts"][0]["reward"] = json!({"kind": "pull"});
+    body["prompts"][0]["id"] = json!("p");
+    // The letters of versions 0 to 9.
+    let stop: Vec<String> = ('d'..='m').map(|letter| letter.to_string().repeat(8)).collect();
+    body["sampling"]["stop"] = json!(stop);
+    body
+}
+
 /// Tensors of the default tiny model that draw one token for certain: every hidden state is the same, and one row of the head answers it.
 pub fn naming(version: u64) -> Vec<RawTensor> {
     let model = TinyModel::default();
@@ -70,9 +81,9 @@ pub fn random(seed: u64) -> Vec<RawTensor> {
 pub struct Served {
     pub url: String,
     pub client: reqwest::Client,
-    pub state: AppState,
-    stop: Option<oneshot::Sender<()>>,
     pub served: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
+    /// The server ends when this is dropped.
+    _stop: oneshot::Sender<()>,
 }
 
 pub fn engine_options() -> EngineOptions {
@@ -95,14 +106,10 @@ impl Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel::<()>();
-        let served = tokio::spawn(serve(state.clone(), listener, async {
+        let served = tokio::spawn(serve(state, listener, async {
             let _ = stopped.await;
         }));
-        Served { url, client: client(), state, stop: Some(stop), served: Some(served) }
-    }
-
-    pub fn stop(&mut self) {
-        self.stop.take();
+        Served { url, client: client(), served: Some(served), _stop: stop }
     }
 
     async fn answer(request: reqwest::RequestBuilder) -> (u16, Value) {

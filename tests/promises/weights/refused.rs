@@ -50,7 +50,9 @@ async fn every_bad_push_is_refused_by_name_and_changes_no_bit() {
         *tensor = RawTensor::new(DOWN, Dtype::F32, tensor.shape.clone(), &numbers);
     });
     let large = vec![0u8; 8 << 20];
-    let cases: Vec<(&str, &str, Vec<u8>, u16, &str, Option<&str>)> = vec![
+    // What, query, body; status, code, param.
+    type Case<'a> = (&'a str, &'a str, Vec<u8>, u16, &'a str, Option<&'a str>);
+    let cases: Vec<Case<'_>> = vec![
         ("cut short", "version=6", good[..good.len() - 7].to_vec(), 422, "invalid_weights", None),
         ("cut within the header", "version=6", good[..100].to_vec(), 422, "invalid_weights", None),
         ("empty", "version=6", Vec::new(), 422, "invalid_weights", None),

@@ -2,17 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::kit::{Served, bytes, folder, job, naming, random, spans};
+use super::kit::{Served, bytes, folder, held, job, naming, random, spans};
 use crate::server_kit::Streamed;
 use crate::tiny_model::{TinyModel, write_safetensors};
-
-/// A job that stays open until its samples are scored by a client.
-fn held(id: &str) -> Value {
-    let mut body = job(1, 2, 8, json!({"job_id": id}));
-    body["prompts"][0]["reward"] = json!({"kind": "pull"});
-    body["prompts"][0]["id"] = json!("p");
-    body
-}
 
 async fn score(served: &Served, id: &str) {
     served

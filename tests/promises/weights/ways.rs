@@ -106,7 +106,7 @@ fn base64(bytes: &[u8]) -> String {
     let bits: Vec<u8> = bytes.iter().flat_map(|byte| (0..8).rev().map(move |i| byte >> i & 1)).collect();
     let digits: Vec<char> = ('A'..='Z').chain('a'..='z').chain('0'..='9').chain(['+', '/']).collect();
     let mut text: String = bits.chunks(6).map(|six| digits[(0..6).fold(0, |n, i| n * 2 + *six.get(i).unwrap_or(&0) as usize)]).collect();
-    while text.len() % 4 > 0 {
+    while !text.len().is_multiple_of(4) {
         text.push('=');
     }
     text
