@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::kit::{bytes, folder, held, job, naming, spans, token_of};
+use super::kit::{bytes, folder, held, job, naming, scores, spans, token_of};
 use crate::server_kit::{Streamed, client};
 use crate::tiny_model::{TinyModel, write_safetensors};
 
@@ -117,8 +117,7 @@ async fn score(process: &Process, id: &str) {
             process.get(&format!("/v1/rollouts/{id}/pending")).await.1["samples"].as_array().is_some_and(|samples| samples.len() == 2)
         })
         .await;
-    let scores = json!({"scores": [{"prompt_id": "p", "index": 0, "reward": 1.0}, {"prompt_id": "p", "index": 1, "reward": 0.0}]});
-    let (status, answer) = process.post(&format!("/v1/rollouts/{id}/scores"), &scores).await;
+    let (status, answer) = process.post(&format!("/v1/rollouts/{id}/scores"), &scores()).await;
     assert_eq!(status, 200, "{answer}");
 }
 
@@ -157,10 +156,10 @@ async fn a_restart_serves_the_version_that_open_jobs_pin_and_stages_the_newer_on
     let (model, store) = setup();
     let first = Process::start(model.path(), &store, None);
     first.put("version=1", 1).await.unwrap();
-    first.post("/v1/rollouts", &held("old")).await;
+    first.post("/v1/rollouts", &held("old", json!({}))).await;
     first.put("version=2&async=true", 2).await.unwrap();
     first.until("the push waits", async |process| process.get("/v1/weights").await.1["staged"] == 2).await;
-    let (_, new) = first.post("/v1/rollouts", &held("new")).await;
+    let (_, new) = first.post("/v1/rollouts", &held("new", json!({}))).await;
     assert_eq!(new["weights_version"], 2);
     drop(first);
 
@@ -196,9 +195,7 @@ async fn the_last_two_versions_are_kept_and_those_that_jobs_pin() {
     let (model, store) = setup();
     let process = Process::start(model.path(), &store, None);
     process.put("version=1", 1).await.unwrap();
-    let mut open = held("open");
-    open["on_weight_update"] = json!("continue");
-    process.post("/v1/rollouts", &open).await;
+    process.post("/v1/rollouts", &held("open", json!({"on_weight_update": "continue"}))).await;
     for version in 2..=5 {
         process.put(&format!("version={version}"), version).await.unwrap();
     }

@@ -35,17 +35,6 @@ pub fn token_of(version: u64) -> u32 {
     3 + (version % 61) as u32
 }
 
-/// A job that stays open until its two samples are scored: each ends with eight tokens of its version, which is a stop and no truncation.
-pub fn held(id: &str) -> Value {
-    let mut body = job(1, 2, 16, json!({"job_id": id}));
-    body["prompts"][0]["reward"] = json!({"kind": "pull"});
-    body["prompts"][0]["id"] = json!("p");
-    // The letters of versions 0 to 9.
-    let stop: Vec<String> = ('d'..='m').map(|letter| letter.to_string().repeat(8)).collect();
-    body["sampling"]["stop"] = json!(stop);
-    body
-}
-
 /// Tensors of the default tiny model that draw one token for certain: every hidden state is the same, and one row of the head answers it.
 pub fn naming(version: u64) -> Vec<RawTensor> {
     let model = TinyModel::default();
@@ -206,4 +195,23 @@ pub fn spans(streamed: &Streamed) -> Vec<Vec<(u64, u64)>> {
         }
     }
     all
+}
+
+/// A job of weights that [`naming`] made, which stays open until its two samples of eight tokens are scored by a client. They end at a stop
+/// string: an answer that is cut off would be negative unread.
+pub fn held(id: &str, more: Value) -> Value {
+    let letter = |version| char::from(b'a' + token_of(version) as u8).to_string();
+    let mut body = job(1, 2, 8, json!({"job_id": id}));
+    body["prompts"][0]["reward"] = json!({"kind": "pull"});
+    body["prompts"][0]["id"] = json!("p");
+    body["sampling"]["stop"] = (0..10).map(|version| letter(version).repeat(8)).collect();
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+/// The scores that end such a job.
+pub fn scores() -> Value {
+    json!({"scores": [{"prompt_id": "p", "index": 0, "reward": 1.0}, {"prompt_id": "p", "index": 1, "reward": 0.0}]})
 }
