@@ -185,12 +185,19 @@ impl AppState {
 pub async fn serve(state: AppState, listener: TcpListener, shutdown: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
     let grace = Duration::from_secs(state.limits.shutdown_seconds);
     let jobs = state.jobs.clone();
-    let (closed, mut is_closed) = tokio::sync::oneshot::channel::<()>();
+    // Waited for in two places, of which one may be through before the other.
+    let (closed, is_closed) = tokio::sync::watch::channel(false);
+    let all_closed = || {
+        let mut is_closed = is_closed.clone();
+        async move {
+            let _ = is_closed.wait_for(|closed| *closed).await;
+        }
+    };
     let closing = async move {
         shutdown.await;
         tokio::spawn(async move {
             jobs.close(grace).await;
-            let _ = closed.send(());
+            let _ = closed.send(true);
         });
     };
     let server = axum::serve(listener, router(state)).with_graceful_shutdown(closing);
@@ -198,10 +205,10 @@ pub async fn serve(state: AppState, listener: TcpListener, shutdown: impl Future
         result = server => {
             result?;
             // Without connections the listener is done at once; the jobs have their time all the same.
-            let _ = is_closed.await;
+            all_closed().await;
             Ok(())
         }
         // A reader that takes nothing more must not keep the process up.
-        () = async { let _ = (&mut is_closed).await; tokio::time::sleep(Duration::from_secs(5)).await } => Ok(()),
+        () = async { all_closed().await; tokio::time::sleep(Duration::from_secs(5)).await } => Ok(()),
     }
 }

@@ -251,6 +251,8 @@ fn adapters_on_rounded_weights_train_with_the_samplers_bits() {
 fn one_step_ahead_is_reproducible_and_says_how_stale_it_is() {
     let ahead = |settings: &mut Settings| {
         settings.rollout.ahead = 1;
+        // Enough that every step has something to learn from.
+        settings.rollout.samples_per_step = 320;
         settings.update.epochs = 2;
         settings.update.mini_batch_groups = 8;
     };

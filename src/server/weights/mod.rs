@@ -74,13 +74,19 @@ impl Query {
 
 /// `PUT /v1/weights?version=N`: a safetensors file as the body.
 pub async fn put(State(state): State<AppState>, query: RawQuery, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
-    let query = Query::read(query)?;
-    let updates = updates(&state)?;
     // Before gigabytes are kept for nothing.
-    if let Err(refused) = updates.check(query.version, query.base, query.rollback) {
-        receive::hear_out(&mut body.into_data_stream()).await;
-        return Err(refused.into());
-    }
+    let checked = || -> Result<_, ApiError> {
+        let (query, updates) = (Query::read(query)?, updates(&state)?);
+        updates.check(query.version, query.base, query.rollback)?;
+        Ok((query, updates))
+    };
+    let (query, updates) = match checked() {
+        Ok(checked) => checked,
+        Err(refused) => {
+            receive::hear_out(&mut body.into_data_stream()).await;
+            return Err(refused);
+        }
+    };
     let received = receive::receive(updates, &headers, body, state.limits.body_deadline()).await?;
     let (source, took) = received.into_source();
     finish(updates, query, query.push(source, took)).await

@@ -46,7 +46,13 @@ impl Drop for Received {
 /// Writes the body to a file in the weights' folder; it may pause for `patience` at most.
 pub(super) async fn receive(updates: &Updates, headers: &HeaderMap, body: Body, patience: Duration) -> Result<Received, ApiError> {
     let most = updates.layout().most_file_bytes();
-    let expected = expected_digest(headers)?;
+    let expected = match expected_digest(headers) {
+        Ok(expected) => expected,
+        Err(refused) => {
+            hear_out(&mut body.into_data_stream()).await;
+            return Err(refused);
+        }
+    };
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if declared.is_some_and(|length| length > most) {
         hear_out(&mut body.into_data_stream()).await;

@@ -44,7 +44,8 @@ fn scores_and_their_gradients_are_exact() {
                 for (got, want) in got[m + r].iter().zip(f(&logits_f64)) {
                     assert!((f64::from(*got) - want).abs() < 1e-6 * (1.0 + want.abs()), "{what}: {got} and not {want}");
                 }
-                assert_near(&got[r], &differences(&f, &logits[r], &[slopes[r].logprob, slopes[r].entropy]), 2e-6, &what);
+                // Where a token is nearly certain the terms of its row cancel: what is left is small beside their rounding.
+                assert_near(&got[r], &differences(&f, &logits[r], &[slopes[r].logprob, slopes[r].entropy]), 2e-5, &what);
             }
         }
     }
