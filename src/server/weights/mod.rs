@@ -76,9 +76,13 @@ impl Query {
 pub async fn put(State(state): State<AppState>, query: RawQuery, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let query = Query::read(query)?;
     let updates = updates(&state)?;
-    // Before gigabytes are sent for nothing.
-    updates.check(query.version, query.base, query.rollback)?;
-    let received = receive::receive(updates, &headers, body, state.limits.body_deadline()).await?;
+    let patience = state.limits.body_deadline();
+    if let Err(error) = updates.check(query.version, query.base, query.rollback) {
+        // Nothing is written for a push that cannot be taken; its sender reads the answer when the body is through.
+        receive::skip(body, updates.layout().most_file_bytes(), patience).await;
+        return Err(error.into());
+    }
+    let received = receive::receive(updates, &headers, body, patience).await?;
     let (source, took) = received.into_source();
     finish(updates, query, query.push(source, took)).await
 }

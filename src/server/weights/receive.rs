@@ -16,6 +16,8 @@ use crate::rollout::Updates;
 use crate::rollout::updates::Source;
 use crate::server::ApiError;
 
+/// Bytes of a refused body that are read away at least.
+const LEAST_SKIPPED: u64 = 64 << 20;
 /// Pieces between the connection and the disk.
 const PIECES: usize = 16;
 
@@ -46,6 +48,7 @@ pub(super) async fn receive(updates: &Updates, headers: &HeaderMap, body: Body, 
     let expected = expected_digest(headers)?;
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if declared.is_some_and(|length| length > most) {
+        skip(body, most, patience).await;
         return Err(too_large(most));
     }
     let began = Instant::now();
@@ -71,6 +74,18 @@ pub(super) async fn receive(updates: &Updates, headers: &HeaderMap, body: Body, 
     }
     received.took = began.elapsed();
     Ok(received)
+}
+
+/// Reads a body of a refused push away, as far as it is not absurd: many clients take a closed connection for an answer while they send.
+pub(super) async fn skip(body: Body, most: u64, patience: Duration) {
+    let mut body = body.into_data_stream();
+    let mut left = most.max(LEAST_SKIPPED);
+    while let Ok(Some(Ok(piece))) = tokio::time::timeout(patience, body.next()).await {
+        left = left.saturating_sub(piece.len() as u64);
+        if left == 0 {
+            return;
+        }
+    }
 }
 
 fn too_large(most: u64) -> ApiError {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::kit::{bytes, folder, job, naming, spans, token_of};
+use super::kit::{bytes, folder, held, job, naming, scores, spans, token_of};
 use crate::server_kit::{Streamed, client};
 use crate::tiny_model::{TinyModel, write_safetensors};
 
@@ -111,22 +111,13 @@ fn files(store: &Path) -> Vec<String> {
     names
 }
 
-/// A job that stays open until its two samples are scored.
-fn held(id: &str) -> Value {
-    let mut body = job(1, 2, 8, json!({"job_id": id}));
-    body["prompts"][0]["reward"] = json!({"kind": "pull"});
-    body["prompts"][0]["id"] = json!("p");
-    body
-}
-
 async fn score(process: &Process, id: &str) {
     process
         .until("samples wait for scores", async |process| {
             process.get(&format!("/v1/rollouts/{id}/pending")).await.1["samples"].as_array().is_some_and(|samples| samples.len() == 2)
         })
         .await;
-    let scores = json!({"scores": [{"prompt_id": "p", "index": 0, "reward": 1.0}, {"prompt_id": "p", "index": 1, "reward": 0.0}]});
-    let (status, answer) = process.post(&format!("/v1/rollouts/{id}/scores"), &scores).await;
+    let (status, answer) = process.post(&format!("/v1/rollouts/{id}/scores"), &scores()).await;
     assert_eq!(status, 200, "{answer}");
 }
 
@@ -138,9 +129,12 @@ async fn versions(process: &Process, id: &str) -> Vec<Vec<(u64, u64)>> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_around_a_commit_a_restart_serves_what_was_committed() {
     // (point, visit, whether the push was committed)
-    for (point, committed) in
-        [("weights.after_file:2", false), ("weights.before_commit:2", false), ("weights.after_commit:2", true), ("weights.after_swap:2", true)]
-    {
+    for (point, committed) in [
+        ("weights.after_file:2", false),
+        ("weights.before_commit:2", false),
+        ("weights.after_commit:2", true),
+        ("weights.after_swap:2", true),
+    ] {
         let (model, store) = setup();
         let mut dying = Process::start(model.path(), &store, Some(point));
         assert_eq!(dying.put("version=1", 1).await.unwrap().0, 200, "{point}");
@@ -162,10 +156,10 @@ async fn a_restart_serves_the_version_that_open_jobs_pin_and_stages_the_newer_on
     let (model, store) = setup();
     let first = Process::start(model.path(), &store, None);
     first.put("version=1", 1).await.unwrap();
-    first.post("/v1/rollouts", &held("old")).await;
+    first.post("/v1/rollouts", &held("old", json!({}))).await;
     first.put("version=2&async=true", 2).await.unwrap();
     first.until("the push waits", async |process| process.get("/v1/weights").await.1["staged"] == 2).await;
-    let (_, new) = first.post("/v1/rollouts", &held("new")).await;
+    let (_, new) = first.post("/v1/rollouts", &held("new", json!({}))).await;
     assert_eq!(new["weights_version"], 2);
     drop(first);
 
@@ -201,9 +195,7 @@ async fn the_last_two_versions_are_kept_and_those_that_jobs_pin() {
     let (model, store) = setup();
     let process = Process::start(model.path(), &store, None);
     process.put("version=1", 1).await.unwrap();
-    let mut open = held("open");
-    open["on_weight_update"] = json!("continue");
-    process.post("/v1/rollouts", &open).await;
+    process.post("/v1/rollouts", &held("open", json!({"on_weight_update": "continue"}))).await;
     for version in 2..=5 {
         process.put(&format!("version={version}"), version).await.unwrap();
     }

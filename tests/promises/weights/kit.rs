@@ -200,3 +200,22 @@ pub fn spans(streamed: &Streamed) -> Vec<Vec<(u64, u64)>> {
     }
     all
 }
+
+/// A job of weights that [`naming`] made, which stays open until its two samples of eight tokens are scored by a client. They end at a stop
+/// string: an answer that is cut off would be negative unread.
+pub fn held(id: &str, more: Value) -> Value {
+    let letter = |version| char::from(b'a' + token_of(version) as u8).to_string();
+    let mut body = job(1, 2, 8, json!({"job_id": id}));
+    body["prompts"][0]["reward"] = json!({"kind": "pull"});
+    body["prompts"][0]["id"] = json!("p");
+    body["sampling"]["stop"] = (0..10).map(|version| letter(version).repeat(8)).collect();
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+/// The scores that end such a job.
+pub fn scores() -> Value {
+    json!({"scores": [{"prompt_id": "p", "index": 0, "reward": 1.0}, {"prompt_id": "p", "index": 1, "reward": 0.0}]})
+}

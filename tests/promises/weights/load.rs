@@ -121,7 +121,13 @@ fn percentile(values: &mut [f64], share: f64) -> f64 {
 async fn long_a_thousand_pushes_and_their_cost() {
     let began = Instant::now();
     let load = under_load(1000).await;
-    println!("1000 pushes of the tiny model in {:.1} s among {} jobs of {} samples, none lost; {} samples cross a swap, every token is its version's", began.elapsed().as_secs_f64(), load.jobs, load.samples, load.mixed);
+    println!(
+        "1000 pushes of the tiny model in {:.1} s among {} jobs of {} samples, none lost; {} samples cross a swap, every token is its version's",
+        began.elapsed().as_secs_f64(),
+        load.jobs,
+        load.samples,
+        load.mixed
+    );
     for (step, mut seconds) in load.seconds {
         let [half, most] = [0.5, 0.99].map(|share| percentile(&mut seconds, share) * 1e3);
         println!("  {step:<8} median {half:>9.3} ms   99% {most:>9.3} ms   most {:>9.3} ms", seconds.last().unwrap() * 1e3);
@@ -165,6 +171,7 @@ async fn long_a_thousand_pushes_and_their_cost() {
 
 fn report(way: &str, seconds: f64, bytes: usize, copied: f64, answer: &Value) {
     let speed = bytes as f64 / seconds;
-    let steps: Vec<String> = answer["seconds"].as_object().unwrap().iter().map(|(step, s)| format!("{step} {:.3}", s.as_f64().unwrap())).collect();
+    let steps: Vec<String> =
+        answer["seconds"].as_object().unwrap().iter().map(|(step, s)| format!("{step} {:.3}", s.as_f64().unwrap())).collect();
     println!("  {way}: {seconds:.2} s, {:.2} GB/s, {:.2} of a copy; {}", speed / 1e9, speed / copied, steps.join(", "));
 }

@@ -59,18 +59,53 @@ async fn every_bad_push_is_refused_by_name_and_changes_no_bit() {
         ("misnamed", "version=6", bytes(&misnamed), 422, "invalid_weights", Some("model.layers.1.mlp.down.weight")),
         ("missing", "version=6", without("lm_head.weight"), 422, "invalid_weights", Some("lm_head.weight")),
         ("NaN", "version=6", with_number(DOWN, 77, f32::NAN), 422, "invalid_weights", Some(DOWN)),
-        ("infinite", "version=6", with_number("model.norm.weight", 3, f32::NEG_INFINITY), 422, "invalid_weights", Some("model.norm.weight")),
+        (
+            "infinite",
+            "version=6",
+            with_number("model.norm.weight", 3, f32::NEG_INFINITY),
+            422,
+            "invalid_weights",
+            Some("model.norm.weight"),
+        ),
         ("wrong dtype", "version=6", as_f32, 422, "invalid_weights", Some(DOWN)),
         ("wrong shape", "version=6", changed(DOWN, |t| t.shape.reverse()), 422, "invalid_weights", Some(DOWN)),
-        ("twice", "version=6", with_header("model.layers.1.mlp.down_proj", "model.layers.0.mlp.down_proj"), 422, "invalid_weights", Some("model.layers.0.mlp.down_proj.weight")),
-        ("unknown dtype", "version=6", with_header("\"dtype\":\"BF16\"", "\"dtype\":\"BF61\""), 422, "invalid_weights", Some("model.embed_tokens.weight")),
+        (
+            "twice",
+            "version=6",
+            with_header("model.layers.1.mlp.down_proj", "model.layers.0.mlp.down_proj"),
+            422,
+            "invalid_weights",
+            Some("model.layers.0.mlp.down_proj.weight"),
+        ),
+        (
+            "unknown dtype",
+            "version=6",
+            with_header("\"dtype\":\"BF16\"", "\"dtype\":\"BF61\""),
+            422,
+            "invalid_weights",
+            Some("model.embed_tokens.weight"),
+        ),
         ("too large", "version=6", large, 413, "too_large", None),
         ("stale", "version=4", good.clone(), 409, "conflict", Some("version")),
         ("conflicting", "version=5", good.clone(), 409, "conflict", Some("version")),
         ("the folder's number", "version=0&rollback=true", good.clone(), 409, "conflict", Some("version")),
         ("base that is not live", "version=6&base=4", good.clone(), 409, "conflict", Some("base")),
-        ("a part without a base", "version=6", bytes(&random(3)[..3]), 422, "invalid_weights", Some("model.layers.0.self_attn.k_proj.weight")),
-        ("a bad part", "version=6&base=5", bytes(&misnamed[misnamed.len() - 3..]), 422, "invalid_weights", Some("model.layers.1.mlp.down.weight")),
+        (
+            "a part without a base",
+            "version=6",
+            bytes(&random(3)[..3]),
+            422,
+            "invalid_weights",
+            Some("model.layers.0.self_attn.k_proj.weight"),
+        ),
+        (
+            "a bad part",
+            "version=6&base=5",
+            bytes(&misnamed[misnamed.len() - 3..]),
+            422,
+            "invalid_weights",
+            Some("model.layers.1.mlp.down.weight"),
+        ),
         ("no version", "", good.clone(), 422, "invalid_request", Some("version")),
         ("a negative version", "version=-1", good.clone(), 422, "invalid_request", Some("version")),
         ("a version twice", "version=6&version=7", good.clone(), 422, "invalid_request", Some("version")),
@@ -88,7 +123,8 @@ async fn every_bad_push_is_refused_by_name_and_changes_no_bit() {
         assert!(!message.contains(dir.path().to_str().unwrap()), "{what}: no path of the server: {message}");
     }
     // Announced digests.
-    let digest = |value: &str| served.client.put(format!("{}/v1/weights?version=6", served.url)).header("content-digest", value).body(good.clone());
+    let digest =
+        |value: &str| served.client.put(format!("{}/v1/weights?version=6", served.url)).header("content-digest", value).body(good.clone());
     for (value, code) in [
         ("sha-256=:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=:", "digest_mismatch"),
         ("sha-256=:short:", "invalid_request"),
@@ -114,7 +150,8 @@ async fn every_bad_push_is_refused_by_name_and_changes_no_bit() {
     served.until("nothing is left in the folder", async |_| std::fs::read_dir(dir.path().join("weights")).unwrap().count() == 0).await;
     let (_, text) = (0, served.client.get(format!("{}/metrics", served.url)).send().await.unwrap().text().await.unwrap());
     assert!(text.contains("adaroll_weight_updates_total{result=\"swapped\"} 1"), "{text}");
-    let refused: u64 = text.lines().find_map(|l| l.strip_prefix("adaroll_weight_updates_total{result=\"refused\"} ")).unwrap().parse().unwrap();
+    let refused: u64 =
+        text.lines().find_map(|l| l.strip_prefix("adaroll_weight_updates_total{result=\"refused\"} ")).unwrap().parse().unwrap();
     assert!(refused >= 15, "{refused}");
 
     // A twin: the same file without a fault is taken, and changes what is drawn.

@@ -2,25 +2,20 @@
 
 use serde_json::{Value, json};
 
-use super::kit::{Served, bytes, folder, job, naming, random, spans};
+use super::kit::{Served, bytes, folder, held, job, naming, random, scores, spans};
 use crate::server_kit::Streamed;
 use crate::tiny_model::{TinyModel, write_safetensors};
 
-/// A job that stays open until its samples are scored by a client.
-fn held(id: &str) -> Value {
-    let mut body = job(1, 2, 8, json!({"job_id": id}));
-    body["prompts"][0]["reward"] = json!({"kind": "pull"});
-    body["prompts"][0]["id"] = json!("p");
-    body
-}
+/// Enough for a push to fall into a job.
+const PROMPTS: u32 = 32;
 
 async fn score(served: &Served, id: &str) {
-    served.until("samples wait for scores", async |served| {
-        served.get(&format!("/v1/rollouts/{id}/pending")).await.1["samples"].as_array().is_some_and(|samples| samples.len() == 2)
-    })
-    .await;
-    let scores = json!({"scores": [{"prompt_id": "p", "index": 0, "reward": 1.0}, {"prompt_id": "p", "index": 1, "reward": 0.0}]});
-    let (status, answer) = served.post(&format!("/v1/rollouts/{id}/scores"), &scores).await;
+    served
+        .until("samples wait for scores", async |served| {
+            served.get(&format!("/v1/rollouts/{id}/pending")).await.1["samples"].as_array().is_some_and(|samples| samples.len() == 2)
+        })
+        .await;
+    let (status, answer) = served.post(&format!("/v1/rollouts/{id}/scores"), &scores()).await;
     assert_eq!(status, 200, "{answer}");
 }
 
@@ -39,7 +34,7 @@ async fn a_push_waits_for_jobs_that_finish_and_later_jobs_wait_for_the_push() {
     write_safetensors(&model.path().join("model.safetensors"), &naming(0));
     let dir = tempfile::tempdir().unwrap();
     let served = Served::start(model.path(), dir.path(), &[]).await;
-    let (status, old) = served.post("/v1/rollouts", &held("old")).await;
+    let (status, old) = served.post("/v1/rollouts", &held("old", json!({}))).await;
     assert_eq!((status, &old["weights_version"], &old["on_weight_update"]), (202, &json!(0), &json!("finish")), "{old}");
     let (status, _) = served.put("version=7&async=true", bytes(&naming(7))).await;
     assert_eq!(status, 202);
@@ -50,7 +45,8 @@ async fn a_push_waits_for_jobs_that_finish_and_later_jobs_wait_for_the_push() {
     // Accepted meanwhile: the newest version is the staged one; the live one can be named; no other can.
     let (_, new) = served.post("/v1/rollouts", &job(2, 2, 8, json!({"job_id": "new"}))).await;
     assert_eq!((&new["weights_version"], &new["state"]), (&json!(7), &json!("queued")));
-    let (_, named) = served.post("/v1/rollouts", &job(2, 2, 8, json!({"job_id": "named", "weights": 7, "on_weight_update": "continue"}))).await;
+    let (_, named) =
+        served.post("/v1/rollouts", &job(2, 2, 8, json!({"job_id": "named", "weights": 7, "on_weight_update": "continue"}))).await;
     assert_eq!(named["weights_version"], 7);
     let live = served.stream(&job(2, 2, 8, json!({"job_id": "live", "weights": 0}))).await;
     assert_eq!((&live.end["state"], &live.job["weights_version"]), (&json!("done"), &json!(0)), "a job of the live version runs meanwhile");
@@ -74,17 +70,15 @@ async fn a_push_waits_for_jobs_that_finish_and_later_jobs_wait_for_the_push() {
     let (status, answer) = served.post("/v1/rollouts", &job(1, 2, 8, json!({"weights": 0}))).await;
     assert_eq!((status, answer["error"]["code"].as_str()), (409, Some("conflict")), "the old version is gone: {answer}");
     // A cancelled job holds nothing up either; nor does one with another rule.
-    served.post("/v1/rollouts", &held("cancelled")).await;
-    let (_, open) = served.post("/v1/rollouts", &{ let mut body = held("open"); body["on_weight_update"] = json!("continue"); body }).await;
+    served.post("/v1/rollouts", &held("cancelled", json!({}))).await;
+    let (_, open) = served.post("/v1/rollouts", &held("open", json!({"on_weight_update": "continue"}))).await;
     assert_eq!(open["weights_version"], 7);
     served.put("version=8&async=true", bytes(&naming(8))).await;
     served.until("the push waits", async |served| served.get("/v1/weights").await.1["staged"] == 8).await;
     served.delete("/v1/rollouts/cancelled").await;
     served.until("the push is through", async |served| served.live().await == 8).await;
     assert_eq!(state(&served, "open").await, "running");
-    let mut pulls = held("x");
-    pulls["on_weight_update"] = json!("restart");
-    let (status, answer) = served.post("/v1/rollouts", &pulls).await;
+    let (status, answer) = served.post("/v1/rollouts", &held("x", json!({"on_weight_update": "restart"}))).await;
     assert_eq!((status, answer["error"]["param"].as_str()), (422, Some("on_weight_update")), "{answer}");
 }
 
@@ -93,16 +87,17 @@ async fn across_a_push(rule: &str) -> (Served, Streamed, [Streamed; 2]) {
     let model = folder(&TinyModel::default());
     let dir = tempfile::tempdir().unwrap();
     let mut served = Served::start(model.path(), dir.path(), &[]).await;
-    let body = |more: Value| job(12, 4, 100, more);
+    let body = |more: Value| job(PROMPTS, 4, 100, more);
     let before = served.stream(&body(json!({}))).await;
     for round in 0..20u64 {
         let version = 1 + round;
         let id = format!("crossing-{round}");
         served.post("/v1/rollouts", &body(json!({"job_id": id, "on_weight_update": rule}))).await;
-        served.until("the first group is there", async |served| {
-            served.get(&format!("/v1/rollouts/{id}")).await.1["statistics"]["groups"].as_u64().unwrap() >= 1
-        })
-        .await;
+        served
+            .until("the first group is there", async |served| {
+                served.get(&format!("/v1/rollouts/{id}")).await.1["statistics"]["groups"].as_u64().unwrap() >= 1
+            })
+            .await;
         served.push(version, &random(2)).await;
         let crossing = events(&served, &id).await;
         assert_eq!(crossing.end["state"], "done");
@@ -133,7 +128,7 @@ async fn a_job_that_restarts_has_groups_of_one_version_each() {
     }
     println!("{old} groups of the old weights and {new} of the new ones");
     assert!(old >= 1 && new >= 1);
-    let discarded: u64 = (0..12).map(|i| crossing.group(i)["timing"]["tokens_discarded"].as_u64().unwrap()).sum();
+    let discarded: u64 = (0..PROMPTS as usize).map(|i| crossing.group(i)["timing"]["tokens_discarded"].as_u64().unwrap()).sum();
     assert!(discarded > 0, "what was lost is counted");
     assert!(crossing.groups.iter().all(|group| group.contains("\"mixed_versions\":false")));
 }
@@ -143,19 +138,20 @@ async fn a_job_that_continues_keeps_its_tokens_and_goes_on_under_the_new_weights
     let model = folder(&TinyModel::default());
     let dir = tempfile::tempdir().unwrap();
     let served = Served::start(model.path(), dir.path(), &[]).await;
-    let body = |more: Value| job(12, 4, 100, more);
+    let body = |more: Value| job(PROMPTS, 4, 100, more);
     let before = served.stream(&body(json!({}))).await;
     let mut crossed = 0;
     for round in 0..20u64 {
         let id = format!("crossing-{round}");
         served.post("/v1/rollouts", &body(json!({"job_id": id, "on_weight_update": "continue"}))).await;
-        served.until("the first group is there", async |served| {
-            served.get(&format!("/v1/rollouts/{id}")).await.1["statistics"]["groups"].as_u64().unwrap() >= 1
-        })
-        .await;
+        served
+            .until("the first group is there", async |served| {
+                served.get(&format!("/v1/rollouts/{id}")).await.1["statistics"]["groups"].as_u64().unwrap() >= 1
+            })
+            .await;
         served.push(1 + round, &random(2)).await;
         let crossing = events(&served, &id).await;
-        for i in 0..12 {
+        for i in 0..PROMPTS as usize {
             let (group, old) = (crossing.group(i), before.group(i));
             let mut mixed = false;
             for (sample, old) in group["samples"].as_array().unwrap().iter().zip(old["samples"].as_array().unwrap()) {
@@ -193,10 +189,10 @@ async fn pushes_wait_for_one_another_in_order() {
     write_safetensors(&model.path().join("model.safetensors"), &naming(0));
     let dir = tempfile::tempdir().unwrap();
     let served = std::sync::Arc::new(Served::start(model.path(), dir.path(), &[]).await);
-    served.post("/v1/rollouts", &held("a")).await;
+    served.post("/v1/rollouts", &held("a", json!({}))).await;
     served.put("version=1&async=true", bytes(&naming(1))).await;
     served.until("the push waits", async |served| served.get("/v1/weights").await.1["staged"] == 1).await;
-    served.post("/v1/rollouts", &held("b")).await;
+    served.post("/v1/rollouts", &held("b", json!({}))).await;
     let second = tokio::spawn({
         let served = served.clone();
         async move { served.put("version=2", bytes(&naming(2))).await }

@@ -50,7 +50,11 @@ async fn the_same_tensors_have_the_same_digest_whichever_way_they_come() {
     let without_versions = |groups: Vec<String>| groups.iter().map(|g| g.replace("\"version\":2", "\"version\":1")).collect::<Vec<_>>();
     assert_eq!(without_versions(streamed.reproducible()), groups);
     let (status, verified) = served.post("/v1/weights/verify", &json!({})).await;
-    assert_eq!((status, &verified["changed"], verified["tensors"].as_array().unwrap().len()), (200, &json!([]), tensors.len()), "{verified}");
+    assert_eq!(
+        (status, &verified["changed"], verified["tensors"].as_array().unwrap().len()),
+        (200, &json!([]), tensors.len()),
+        "{verified}"
+    );
     assert_eq!(verified["tensors"][0]["name"], "model.embed_tokens.weight");
     // Written over, which it must not be: it is found out, and no part is built on it.
     write_safetensors(&file, &random(9));
@@ -86,7 +90,11 @@ async fn an_announced_digest_is_checked_and_who_does_not_wait_can_ask() {
     assert_eq!(served.get("/readyz").await.1["weights_version"], 1);
     // Answers are as /openapi.json describes them.
     let (_, document) = served.get("/openapi.json").await;
-    for (name, answer) in [("Weights", now), ("WeightsVerified", served.post("/v1/weights/verify", &json!({})).await.1), ("WeightsUpdate", served.push(3, &random(3)).await)] {
+    for (name, answer) in [
+        ("Weights", now),
+        ("WeightsVerified", served.post("/v1/weights/verify", &json!({})).await.1),
+        ("WeightsUpdate", served.push(3, &random(3)).await),
+    ] {
         let schema = json!({"$ref": format!("#/components/schemas/{name}"), "components": document["components"]});
         let problems: Vec<String> = jsonschema::validator_for(&schema).unwrap().iter_errors(&answer).map(|e| e.to_string()).collect();
         assert!(problems.is_empty(), "{name}: {problems:?} in {answer}");
