@@ -7,7 +7,7 @@ use crate::server_kit::Streamed;
 use crate::tiny_model::{TinyModel, write_safetensors};
 
 /// Enough for a push to fall into a job.
-const PROMPTS: u32 = 32;
+const PROMPTS: u32 = 20;
 
 async fn score(served: &Served, id: &str) {
     served
