@@ -87,10 +87,7 @@ impl Checkpoint {
         {
             let head = checkpoint.files[file].tensor("lm_head.weight")?;
             let embedding = checkpoint.tensor("model.embed_tokens.weight")?;
-            if (head.dtype, &head.shape, head.bytes) != (embedding.dtype, &embedding.shape, embedding.bytes) {
-                let problem = "differs from model.embed_tokens.weight, but config.json has tie_word_embeddings true; set it to false, or remove this tensor";
-                return Err(ModelError::tensor(checkpoint.files[file].path(), "lm_head.weight", problem));
-            }
+            check_tied_head(&checkpoint.files[file], &head, &embedding)?;
         }
         Ok(checkpoint)
     }
@@ -194,8 +191,18 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, BTreeM
 }
 
 /// Tensors beside the model's that change nothing. A tied head is compared with the embedding later.
-fn is_harmless(name: &str, config: &ModelConfig) -> bool {
+pub(super) fn is_harmless(name: &str, config: &ModelConfig) -> bool {
     name.ends_with("rotary_emb.inv_freq") || (config.tie_word_embeddings && name == "lm_head.weight")
+}
+
+/// A head that is written out in a model that ties it to the embedding must be the embedding.
+pub(super) fn check_tied_head(file: &SafetensorsFile, head: &TensorView<'_>, embedding: &TensorView<'_>) -> Result<(), ModelError> {
+    if (head.dtype, &head.shape, head.bytes) == (embedding.dtype, &embedding.shape, embedding.bytes) {
+        return Ok(());
+    }
+    let problem =
+        "differs from model.embed_tokens.weight, but config.json has tie_word_embeddings true; set it to false, or remove this tensor";
+    Err(ModelError::tensor(file.path(), head.name, problem))
 }
 
 fn explain_missing(first: &str, missing: usize, wanted: usize, extra: Option<&String>) -> String {

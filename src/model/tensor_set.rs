@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, check_tied_head, is_harmless};
 use super::config::ModelConfig;
 use super::error::ModelError;
 use super::safetensors_file::SafetensorsFile;
@@ -68,7 +68,10 @@ impl Layout {
     pub fn most_file_bytes(&self) -> u64 {
         let data: u64 = self.tensors.iter().map(|tensor| tensor.elements() * (tensor.dtype.size() as u64).max(4)).sum();
         let header: u64 = self.tensors.iter().map(|tensor| tensor.name.len() as u64 + 256).sum();
-        data + 2 * header + (1 << 20)
+        // A tied head may be written out.
+        let head = self.by_name.get("model.embed_tokens.weight").filter(|_| self.config.tie_word_embeddings);
+        let head = head.map_or(0, |&place| self.tensors[place].elements() * 4);
+        data + head + 2 * header + (1 << 20)
     }
 
     /// Checks one tensor of `file`, its numbers too; gives its place.
@@ -117,8 +120,26 @@ impl TensorSet {
     /// The tensors of one file, each checked against the layout and for NaN and infinity; those that are not in it come from `base`.
     pub fn of_file(layout: &Arc<Layout>, file: SafetensorsFile, base: Option<&TensorSet>) -> Result<Self, ModelError> {
         let mut places: Vec<Option<usize>> = vec![None; layout.tensors.len()];
+        let mut head = None;
         for tensor in file.tensors() {
+            // What a folder may hold beside the model's tensors, a file may too.
+            if !layout.by_name.contains_key(tensor.name) && is_harmless(tensor.name, &layout.config) {
+                head = Some(tensor).filter(|tensor| tensor.name == "lm_head.weight").or(head);
+                continue;
+            }
             places[layout.check(&file, &tensor)?] = Some(0);
+        }
+        if let Some(head) = head {
+            let embedding = "model.embed_tokens.weight";
+            let from_base = |base: &TensorSet| layout.by_name.get(embedding).map(|&place| base.files[base.places[place]].clone());
+            match file.tensor(embedding).ok() {
+                Some(embedding) => check_tied_head(&file, &head, &embedding)?,
+                None => {
+                    if let Some(kept) = base.and_then(from_base) {
+                        check_tied_head(&file, &head, &kept.tensor(embedding)?)?;
+                    }
+                }
+            }
         }
         let mut files = Vec::new();
         if let Some(base) = base {

@@ -106,8 +106,7 @@ pub async fn run(context: &Context, spec: &Arc<JobSpec>, record: &JobRecord, sta
     for position in (0..spec.prompts.len()).filter(|&position| spec.prompts[position].verifier.is_none()) {
         job.ledger.set(position, 0, 0);
     }
-    let under = start.weights_version.unwrap_or(spec.settings.weights_version);
-    let ending = match job.restore(start, under) {
+    let ending = match job.restore(start) {
         Ok(()) => job.drive().await,
         Err(problem) => Ending::Lost(format!("the store holds what cannot be read back: {problem}")),
     };

@@ -188,7 +188,8 @@ impl Jobs {
             let resume = self.store.resume(job.job)?;
             let record = JobRecord::open(spec.clone(), job.job, self.store.clone()).map_err(|e| damaged(e.to_string()))?;
             record.restore(&resume.groups, numerics_changed);
-            let pin = self.context.versions.adopt(job.accepted.weights_version, spec.settings.on_weight_update);
+            let pin =
+                self.context.versions.adopt(job.accepted.weights_version, &job.accepted.weights_digest, spec.settings.on_weight_update);
             starts.push((Arc::new(record), resume, pin));
         }
         let count = starts.len();
@@ -239,7 +240,7 @@ impl Jobs {
             prompt.history = history.map(|(n, s)| History { n, s });
         }
         let cannot = |e: serde_json::Error| Refusal::Store(format!("the job cannot be written as JSON: {e}"));
-        let key = self.store.admit(spec.to_stored(&self.origin).map_err(cannot)?).await?;
+        let key = self.store.admit(spec.to_stored(&self.origin, pin.digest()).map_err(cannot)?).await?;
         self.store.usage(&spec.key, 1, spec.prompts.len() as u64, 0, 0);
         let record = Arc::new(JobRecord::open(Arc::new(spec), key, self.store.clone()).map_err(cannot)?);
         self.start(record.clone(), Resume::default(), pin);

@@ -21,7 +21,7 @@ pub trait Journal: Send + Sync {
     /// A prompt's end; its samples go. Resolves when it is written.
     fn group(&self, row: GroupRow) -> BoxFuture<'static, Result<(), String>>;
     /// A job's open prompts start again under other weights: their samples go.
-    fn restart(&self, job: i64, prompts: Vec<u32>, weights_version: u64);
+    fn restart(&self, job: i64, prompts: Vec<u32>, version: u64, digest: &str);
     /// Resolves when everything queued so far is written.
     fn flush(&self) -> BoxFuture<'static, Result<(), String>>;
 }
@@ -45,8 +45,8 @@ impl Journal for Store {
         async move { group.await.map_err(|e| e.to_string()) }.boxed()
     }
 
-    fn restart(&self, job: i64, prompts: Vec<u32>, weights_version: u64) {
-        Store::restart(self, job, prompts, weights_version);
+    fn restart(&self, job: i64, prompts: Vec<u32>, version: u64, digest: &str) {
+        Store::restart(self, job, prompts, version, digest);
     }
 
     fn flush(&self) -> BoxFuture<'static, Result<(), String>> {
@@ -110,7 +110,7 @@ impl Journal for MemoryJournal {
         futures::future::ready(Ok(())).boxed()
     }
 
-    fn restart(&self, job: i64, prompts: Vec<u32>, _: u64) {
+    fn restart(&self, job: i64, prompts: Vec<u32>, _: u64, _: &str) {
         self.rows().samples.retain(|(of, prompt, _), _| *of != job || !prompts.contains(prompt));
     }
 

@@ -21,12 +21,12 @@ impl Job<'_> {
 
     /// Starts every open prompt again under `live`.
     pub(super) fn start_again(&mut self, live: Turn) {
-        self.turn = live;
         self.life += 1;
         let open: Vec<usize> = self.open.keys().copied().collect();
         let prompts = open.iter().map(|position| *position as u32).collect();
-        self.context.journal.restart(self.record.key, prompts, live.version);
+        self.context.journal.restart(self.record.key, prompts, live.version, &live.digest);
         tracing::info!(job = %self.record.id, version = live.version, prompts = open.len(), "open prompts start again under other weights");
+        self.turn = live;
         for &position in &open {
             let Some(mut old) = self.forget_prompt(position) else { continue };
             let running = old.take_running();

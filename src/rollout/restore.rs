@@ -15,8 +15,8 @@ use crate::engine::FinishReason;
 use crate::store::{Resume, ResumeSample};
 
 impl Job<'_> {
-    /// Takes over what an earlier process left; does nothing for a new job. `under`: the weights that it was sampling from.
-    pub(super) fn restore(&mut self, start: Resume, under: u64) -> Result<(), String> {
+    /// Takes over what an earlier process left; does nothing for a new job.
+    pub(super) fn restore(&mut self, start: Resume) -> Result<(), String> {
         for row in &start.groups {
             self.delivery.was_written(row.prompt as usize, row.seq);
             self.was_closed(row.prompt as usize, row.t, row.signal);
@@ -54,8 +54,10 @@ impl Job<'_> {
         }
         self.skip_unneeded();
         self.deliver();
-        if under != self.turn.version && self.spec.settings.on_weight_update == OnWeightUpdate::Restart {
-            self.start_again(self.turn);
+        // What it was sampling from may be gone.
+        let is_same = start.weights.is_none_or(|(version, digest)| self.turn.is(version, &digest));
+        if !is_same && self.spec.settings.on_weight_update == OnWeightUpdate::Restart {
+            self.start_again(self.turn.clone());
         }
         Ok(())
     }

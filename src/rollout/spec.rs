@@ -158,8 +158,8 @@ impl JobSpec {
         self.prompts.iter().map(|prompt| prompt.history).collect()
     }
 
-    /// The job as the store keeps it.
-    pub fn to_stored(&self, origin: &Origin) -> Result<NewJob, serde_json::Error> {
+    /// The job as the store keeps it; `weights_digest` is of the tensors of its version.
+    pub fn to_stored(&self, origin: &Origin, weights_digest: &str) -> Result<NewJob, serde_json::Error> {
         Ok(NewJob {
             id: self.id.clone(),
             digest: self.digest.clone(),
@@ -171,6 +171,7 @@ impl JobSpec {
             model_digest: origin.model_digest.clone(),
             numerics_id: origin.numerics_id.clone(),
             weights_version: self.settings.weights_version,
+            weights_digest: weights_digest.to_owned(),
             key: self.key.clone(),
             accepted_unix_s: self.accepted_unix_s,
         })

@@ -9,7 +9,11 @@
 //! - The version changes here at the moment at which the swap is in the engine's queue: what a job submits after it has seen the new
 //!   version is drawn by it, and what it submitted before may hold tokens of both.
 //!
-//! Versions are told apart by an epoch that grows with every swap, since a number can come again after a rollback.
+//! - A swap to other tensors under the live number waits for every open job, whatever its rule: nothing that names its tokens by number could
+//!   tell the two apart.
+//!
+//! A number can come again with other tensors after a rollback. So versions are told apart by an epoch that grows with every swap, and across
+//! restarts by the digest of their tensors.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,12 +46,21 @@ impl OnWeightUpdate {
 }
 
 /// A version at its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// The version.
     pub version: u64,
+    /// Digest of its tensors; empty where nobody has taken one, which is then not compared.
+    pub digest: Arc<str>,
     /// Its place in the order of swaps.
     pub epoch: u64,
+}
+
+impl Turn {
+    /// Whether these are the tensors that `version` had when they had `digest`.
+    pub fn is(&self, version: u64, digest: &str) -> bool {
+        self.version == version && (digest.is_empty() || self.digest.is_empty() || *self.digest == *digest)
+    }
 }
 
 /// A version that is asked for and is neither live nor staged.
@@ -77,6 +90,8 @@ struct Inner {
 struct State {
     live: Turn,
     staged: Option<Turn>,
+    /// Versions that will be staged without a push: a restarted server has them on the disk.
+    coming: Vec<(u64, Arc<str>)>,
     last_epoch: u64,
     pins: BTreeMap<u64, Pinned>,
     next_pin: u64,
@@ -85,6 +100,7 @@ struct State {
 #[derive(Debug)]
 struct Pinned {
     version: u64,
+    digest: Arc<str>,
     rule: OnWeightUpdate,
     /// The turn it waits for; none yet for a version that a restarted server does not have.
     epoch: Option<u64>,
@@ -93,19 +109,25 @@ struct Pinned {
 impl State {
     /// Whether a job keeps the live version from being replaced.
     fn is_held(&self) -> bool {
-        self.pins.values().any(|pin| pin.rule == OnWeightUpdate::Finish && pin.epoch == Some(self.live.epoch))
+        let same_number = self.staged.as_ref().is_some_and(|staged| staged.version == self.live.version);
+        let under_live = |epoch: u64| epoch <= self.live.epoch;
+        self.pins.values().any(|pin| match pin.rule {
+            OnWeightUpdate::Finish => pin.epoch == Some(self.live.epoch),
+            OnWeightUpdate::Restart | OnWeightUpdate::Continue => same_number && pin.epoch.is_some_and(under_live),
+        })
     }
 
-    fn turn_of(&self, version: u64) -> Option<Turn> {
-        [Some(self.live), self.staged].into_iter().flatten().find(|turn| turn.version == version)
+    /// The newer one first: nobody new is to hold what is about to go.
+    fn turns(&self) -> impl Iterator<Item = &Turn> {
+        self.staged.iter().chain([&self.live])
     }
 }
 
 impl Versions {
     /// `live` serves and nothing is staged.
-    pub fn new(live: u64) -> Self {
-        let live = Turn { version: live, epoch: 0 };
-        let state = State { live, staged: None, last_epoch: 0, pins: BTreeMap::new(), next_pin: 0 };
+    pub fn new(live: u64, digest: &str) -> Self {
+        let live = Turn { version: live, digest: digest.into(), epoch: 0 };
+        let state = State { live, staged: None, coming: Vec::new(), last_epoch: 0, pins: BTreeMap::new(), next_pin: 0 };
         Versions(Arc::new(Inner { state: Mutex::new(state), changed: watch::channel(()).0 }))
     }
 
@@ -115,64 +137,72 @@ impl Versions {
 
     /// What serves.
     pub fn live(&self) -> Turn {
-        self.lock().live
+        self.lock().live.clone()
     }
 
     /// What waits to serve.
     pub fn staged(&self) -> Option<u64> {
-        self.lock().staged.map(|turn| turn.version)
+        self.lock().staged.as_ref().map(|turn| turn.version)
     }
 
-    /// The versions that open jobs hold.
-    pub fn pinned(&self) -> Vec<u64> {
-        self.lock().pins.values().map(|pin| pin.version).collect()
+    /// Whether open jobs keep the live version where it is.
+    pub fn is_held(&self) -> bool {
+        self.lock().is_held()
     }
 
     /// A version that an open job needs and that is not there.
     pub fn needed(&self) -> Option<u64> {
-        self.lock().pins.values().find(|pin| pin.epoch.is_none()).map(|pin| pin.version)
+        let state = self.lock();
+        let comes = |pin: &Pinned| state.coming.iter().any(|(version, digest)| *version == pin.version && *digest == pin.digest);
+        state.pins.values().find(|pin| pin.epoch.is_none() && !comes(pin)).map(|pin| pin.version)
+    }
+
+    /// `version` will be staged without anyone's push.
+    pub fn expect(&self, version: u64, digest: &str) {
+        self.lock().coming.push((version, digest.into()));
     }
 
     /// A new job's hold on `wanted`, or on the newest version.
     pub fn pin(&self, wanted: Option<u64>, rule: OnWeightUpdate) -> Result<Pin, NoSuchVersion> {
         let mut state = self.lock();
-        let turn = match wanted {
-            None => state.staged.unwrap_or(state.live),
-            Some(version) => state.turn_of(version).ok_or_else(|| NoSuchVersion {
-                wanted: version,
-                live: state.live.version,
-                staged: state.staged.map(|turn| turn.version),
-            })?,
-        };
-        Ok(self.insert(&mut state, Pinned { version: turn.version, rule, epoch: Some(turn.epoch) }))
+        let found = state.turns().find(|turn| wanted.is_none_or(|version| turn.version == version)).cloned();
+        let turn = found.ok_or_else(|| NoSuchVersion {
+            wanted: wanted.unwrap_or_default(),
+            live: state.live.version,
+            staged: state.staged.as_ref().map(|turn| turn.version),
+        })?;
+        Ok(self.insert(&mut state, Pinned { version: turn.version, digest: turn.digest, rule, epoch: Some(turn.epoch) }))
     }
 
-    /// The hold of a job that an earlier process accepted for `version`. If that is not there, a `finish` job waits until it is; the others
-    /// go on under what is.
-    pub fn adopt(&self, version: u64, rule: OnWeightUpdate) -> Pin {
+    /// The hold of a job that an earlier process accepted for `version`, when its tensors had `digest`. If that is not there, a `finish` job
+    /// waits until it is; the others go on under what is.
+    pub fn adopt(&self, version: u64, digest: &str, rule: OnWeightUpdate) -> Pin {
         let mut state = self.lock();
-        let epoch = match state.turn_of(version) {
+        let epoch = match state.turns().find(|turn| turn.is(version, digest)) {
             Some(turn) => Some(turn.epoch),
             None if rule == OnWeightUpdate::Finish => None,
             None => Some(state.live.epoch),
         };
-        self.insert(&mut state, Pinned { version, rule, epoch })
+        self.insert(&mut state, Pinned { version, digest: digest.into(), rule, epoch })
     }
 
     fn insert(&self, state: &mut State, pinned: Pinned) -> Pin {
-        let (id, version, rule) = (state.next_pin, pinned.version, pinned.rule);
+        let Pinned { version, rule, .. } = pinned;
+        let (id, digest) = (state.next_pin, pinned.digest.clone());
         state.next_pin += 1;
         state.pins.insert(id, pinned);
-        Pin { versions: self.clone(), id, version, rule }
+        Pin { versions: self.clone(), id, version, digest, rule }
     }
 
     /// `version` is packed in the engine and kept: jobs are accepted for it from now on.
-    pub fn stage(&self, version: u64) {
+    pub fn stage(&self, version: u64, digest: &str) {
         let mut state = self.lock();
         state.last_epoch += 1;
-        let turn = Turn { version, epoch: state.last_epoch };
+        let turn = Turn { version, digest: digest.into(), epoch: state.last_epoch };
+        let waits = |pin: &&mut Pinned| pin.epoch.is_none() && turn.is(pin.version, &pin.digest);
+        state.pins.values_mut().filter(waits).for_each(|pin| pin.epoch = Some(turn.epoch));
+        state.coming.retain(|(version, digest)| !turn.is(*version, digest));
         state.staged = Some(turn);
-        state.pins.values_mut().filter(|pin| pin.epoch.is_none() && pin.version == version).for_each(|pin| pin.epoch = Some(turn.epoch));
         drop(state);
         self.0.changed.send_replace(());
     }
@@ -185,7 +215,7 @@ impl Versions {
         loop {
             {
                 let mut state = self.lock();
-                if let (false, Some(staged)) = (state.is_held(), state.staged)
+                if let (false, Some(staged)) = (state.is_held(), state.staged.clone())
                     && let Some(swap) = swap.take()
                 {
                     let swapped = swap()?;
@@ -206,6 +236,11 @@ impl Versions {
         self.until(|state| state.live.epoch != epoch).await;
     }
 
+    /// Resolves when a staged version waits for open jobs, which may be at once, and `is_another` says that it is not the caller's.
+    pub async fn another_waits(&self, is_another: impl Fn() -> bool) {
+        self.until(|state| state.staged.is_some() && state.is_held() && is_another()).await;
+    }
+
     async fn until(&self, met: impl Fn(&State) -> bool) {
         let mut changed = self.0.changed.subscribe();
         while !met(&self.lock()) {
@@ -220,10 +255,16 @@ pub struct Pin {
     versions: Versions,
     id: u64,
     version: u64,
+    digest: Arc<str>,
     rule: OnWeightUpdate,
 }
 
 impl Pin {
+    /// Digest of that version's tensors.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
     /// The version that the job was accepted for.
     pub fn version(&self) -> u64 {
         self.version

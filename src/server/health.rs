@@ -44,26 +44,29 @@ pub async fn readyz(State(state): State<AppState>) -> Result<Response, ApiError>
         weights_version: u64,
     }
     let stats = state.engine.stats();
+    match why_not_ready(&state, &stats) {
+        None => Ok(json(StatusCode::OK, &Ready { ready: true, weights_version: stats.weights_version })),
+        Some(error) => Err(error),
+    }
+}
+
+fn why_not_ready(state: &AppState, stats: &EngineStats) -> Option<ApiError> {
     if state.jobs.is_closing() {
-        return Err(ApiError::not_ready("the server is shutting down"));
+        return Some(ApiError::not_ready("the server is shutting down"));
     }
     if state.pause.is_paused() {
-        return Err(ApiError::not_ready("the server is paused; POST /v1/resume lets it go on"));
+        return Some(ApiError::not_ready("the server is paused; POST /v1/resume lets it go on"));
     }
     if let Err(sentence) = state.jobs.store().health() {
-        return Err(ApiError::not_ready(format!("the store takes nothing: {sentence}")));
+        return Some(ApiError::not_ready(format!("the store takes nothing: {sentence}")));
     }
     if let Some(version) = state.jobs.versions().needed() {
         let message = format!(
-            "open jobs need version {version} of the weights, whose file is gone; push it (PUT /v1/weights?version={version}&rollback=true), \
-             or end the jobs"
+            "open jobs need version {version} of the weights, whose file is gone; push the same tensors again              (PUT /v1/weights?version={version}&rollback=true), or end the jobs"
         );
-        return Err(ApiError { code: "needs_weights", ..ApiError::not_ready(message) });
+        return Some(ApiError { code: "needs_weights", ..ApiError::not_ready(message) });
     }
-    if stuck(&state, &stats).is_some() {
-        return Err(ApiError::not_ready("the engine's loop is stuck; see /livez"));
-    }
-    Ok(json(StatusCode::OK, &Ready { ready: true, weights_version: stats.weights_version }))
+    stuck(state, stats).map(|_| ApiError::not_ready("the engine's loop is stuck; see /livez"))
 }
 
 /// `GET /metrics`: for Prometheus.
@@ -96,7 +99,7 @@ pub async fn state(State(state): State<AppState>) -> Response {
     let stats = state.engine.stats();
     let whole = Whole {
         uptime_s: state.started.elapsed().as_secs_f64(),
-        ready: !state.jobs.is_closing() && !state.pause.is_paused() && stuck(&state, &stats).is_none(),
+        ready: why_not_ready(&state, &stats).is_none(),
         paused: state.pause.is_paused(),
         engine: Engine { info: state.engine.info(), stats },
         weights: state.updates.as_deref().map(Status::of),

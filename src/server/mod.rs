@@ -138,14 +138,14 @@ impl AppState {
         let updates = match options.weights {
             Some(WeightsOptions { model, dir, roots }) => {
                 weight_roots = roots;
-                let home = Home::new(dir, store.is_durable());
-                Some(Updates::start(engine.clone(), model, store.clone(), home, metrics.clone())?)
+                let home = Home::new(dir, store.file());
+                Some(Updates::start(engine.clone(), model, &options.model_digest, store.clone(), home, metrics.clone())?)
             }
             None => None,
         };
         let versions = match &updates {
             Some(updates) => updates.versions().clone(),
-            None => Versions::new(engine.stats().weights_version),
+            None => Versions::new(engine.stats().weights_version, ""),
         };
         let context = Context {
             engine: engine.clone(),

@@ -281,6 +281,14 @@ impl Store {
         self.queue(Kind::Other, move |conn| write::usage(conn, day, &key, [requests, prompts, samples, tokens]).map(|()| None));
     }
 
+    /// Its file, if it has one.
+    pub fn file(&self) -> Option<&Path> {
+        match self.path() {
+            StorePath::File(path) => Some(path),
+            StorePath::Memory => None,
+        }
+    }
+
     /// Whether it is on disk.
     pub fn is_durable(&self) -> bool {
         matches!(self.path(), StorePath::File(_))

@@ -7,7 +7,7 @@ use super::{StoreError, blob};
 
 /// Only an open job's spec is unpacked: nobody needs that of a closed one.
 const JOB: &str = "SELECT job, id, digest, named, settings, CASE state WHEN 0 THEN spec END, prompts, namespace, model_digest, numerics_id,
-     weights_version, key, accepted_unix_s, state, error, totals, closed_unix_s FROM jobs";
+     weights_version, key, accepted_unix_s, state, error, totals, closed_unix_s, weights_digest FROM jobs";
 
 fn state(code: i64) -> Result<JobState, StoreError> {
     JobState::from_code(code).ok_or_else(|| StoreError::Read(format!("the store is damaged: a job has state {code}")))
@@ -28,6 +28,7 @@ fn stored_job(row: &Row<'_>) -> Result<StoredJob, StoreError> {
         model_digest: row.get(8)?,
         numerics_id: row.get(9)?,
         weights_version: row.get::<_, i64>(10)? as u64,
+        weights_digest: row.get(17)?,
         key: row.get(11)?,
         accepted_unix_s: row.get(12)?,
     };
@@ -139,8 +140,12 @@ pub(super) fn resume(conn: &Connection, job: i64) -> Result<Resume, StoreError> 
             json: None,
         })
     })?;
-    let under: Option<i64> = tx.query_row("SELECT weights_version FROM jobs WHERE job = ?1", [job], |row| row.get(0)).optional()?;
-    Ok(Resume { samples, groups, weights_version: under.map(|version| version as u64) })
+    let weights = tx
+        .query_row("SELECT weights_version, weights_digest FROM jobs WHERE job = ?1", [job], |row| {
+            Ok((row.get::<_, i64>(0)? as u64, row.get(1)?))
+        })
+        .optional()?;
+    Ok(Resume { samples, groups, weights })
 }
 
 pub(super) fn history(conn: &Connection, namespace: &str, ids: &[String]) -> Result<Vec<Option<(f64, f64)>>, StoreError> {

@@ -23,6 +23,8 @@ pub struct NewJob {
     pub numerics_id: String,
     /// The version pinned at acceptance; of a job that starts again under other weights, the version of its samples.
     pub weights_version: u64,
+    /// Digest of that version's tensors; empty where it is not known.
+    pub weights_digest: String,
     /// Name of the API key that sent it.
     pub key: String,
     /// Seconds since 1970.
@@ -247,8 +249,9 @@ pub struct Resume {
     pub samples: Vec<ResumeSample>,
     /// By prompt, without their JSON.
     pub groups: Vec<GroupRow>,
-    /// Version of the weights under which a job that starts again under new ones last started; `None` for a new job.
-    pub weights_version: Option<u64>,
+    /// Version of the weights under which a job that starts again under new ones last started, and the digest of its tensors; `None` for a
+    /// new job.
+    pub weights: Option<(u64, String)>,
 }
 
 /// What one key used on one day.

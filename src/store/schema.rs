@@ -14,7 +14,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::StoreError;
 
 /// The newest version that this program knows; it stands in the file as `user_version`.
-pub const SCHEMA_VERSION: i64 = 2;
+pub const SCHEMA_VERSION: i64 = 3;
 /// "ADAR": says whose file it is.
 const APPLICATION_ID: i64 = 0x4144_4152;
 
@@ -49,6 +49,11 @@ CREATE TABLE usage (
 ",
     "
 CREATE TABLE weights (seq INTEGER PRIMARY KEY AUTOINCREMENT, version INTEGER NOT NULL, digest TEXT NOT NULL, file TEXT NOT NULL);
+",
+    // What an older file does not say is not compared.
+    "
+ALTER TABLE jobs ADD COLUMN weights_digest TEXT NOT NULL DEFAULT '';
+ALTER TABLE weights ADD COLUMN model_digest TEXT NOT NULL DEFAULT '';
 ",
 ];
 
@@ -144,8 +149,14 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     // In a folder that cannot be written SQLite cannot share a WAL; without one the file does not change.
     let wal = super::wal_path(path);
     let conn = open("").or_else(|e| if wal.exists() { Err(e) } else { open("&immutable=1") }).map_err(failed)?;
-    if check_version(&conn, &name)? == 0 {
-        return Err(StoreError::Open(format!("{name}: is empty, not a store")));
+    match check_version(&conn, &name)? {
+        0 => return Err(StoreError::Open(format!("{name}: is empty, not a store"))),
+        SCHEMA_VERSION => {}
+        older => {
+            return Err(StoreError::Open(format!(
+                "{name}: was written by an older adaroll (schema version {older}, this one reads {SCHEMA_VERSION}); start the server on it once, which brings it up to date"
+            )));
+        }
     }
     conn.set_prepared_statement_cache_capacity(64);
     Ok(conn)

@@ -11,7 +11,7 @@ pub(super) fn admit(conn: &Connection, job: &NewJob, spec: &[u8]) -> Written<i64
     let made = conn
         .prepare_cached(
             "INSERT INTO jobs (id, digest, named, state, prompts, namespace, model_digest, numerics_id, weights_version, key, accepted_unix_s,
-             settings, spec) VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT (id) DO NOTHING",
+             settings, spec, weights_digest) VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT (id) DO NOTHING",
         )?
         .execute(params![
             job.id,
@@ -26,7 +26,8 @@ pub(super) fn admit(conn: &Connection, job: &NewJob, spec: &[u8]) -> Written<i64
             job.key,
             job.accepted_unix_s,
             job.settings,
-            spec
+            spec,
+            job.weights_digest
         ])?;
     Ok(if made == 0 { Err(StoreError::Exists) } else { Ok(conn.last_insert_rowid()) })
 }

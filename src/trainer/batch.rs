@@ -7,18 +7,6 @@ use std::ops::Range;
 
 use crate::ops::philox::philox;
 
-/// A row that fits no micro-batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("row {row} has {tokens} tokens, more than update.micro_batch_tokens ({budget}); raise it to at least {tokens}")]
-pub struct BatchError {
-    /// Index of the row.
-    pub row: usize,
-    /// Its tokens.
-    pub tokens: usize,
-    /// The budget.
-    pub budget: usize,
-}
-
 /// Word `index` of a stream.
 fn word(seed: u64, stream: u64, index: u64) -> u64 {
     let counter = [index as u32, (index >> 32) as u32, stream as u32, (stream >> 32) as u32];
@@ -48,15 +36,12 @@ pub fn mini_batches(groups: usize, per: usize, seed: u64, stream: u64) -> Vec<Ve
     order.chunks(per).map(<[usize]>::to_vec).collect()
 }
 
-/// Consecutive rows that fit `budget` tokens together.
-pub fn micro_batches(tokens: &[usize], budget: usize) -> Result<Vec<Range<usize>>, BatchError> {
+/// Consecutive rows that fit `budget` tokens together; a longer row is alone. How rows are cut changes no bit of their gradients' sum.
+pub fn micro_batches(tokens: &[usize], budget: usize) -> Vec<Range<usize>> {
     let mut cuts = Vec::new();
     let (mut first, mut sum) = (0, 0);
     for (row, &n) in tokens.iter().enumerate() {
-        if n > budget {
-            return Err(BatchError { row, tokens: n, budget });
-        }
-        if sum + n > budget {
+        if row > first && sum + n > budget {
             cuts.push(first..row);
             (first, sum) = (row, 0);
         }
@@ -65,5 +50,5 @@ pub fn micro_batches(tokens: &[usize], budget: usize) -> Result<Vec<Range<usize>
     if first < tokens.len() {
         cuts.push(first..tokens.len());
     }
-    Ok(cuts)
+    cuts
 }

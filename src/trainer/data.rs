@@ -36,6 +36,8 @@ pub struct Line {
     pub answer: Option<String>,
     /// The group of problems that it is averaged with.
     pub slice: Option<String>,
+    /// The file and the line that it was read from.
+    pub place: String,
 }
 
 /// All lines, and the order in which they are taken.
@@ -62,7 +64,8 @@ impl Data {
             let at = Some(i + 1);
             let value: Map<String, Value> =
                 serde_json::from_str(text).map_err(|e| fail(at, format!("is no JSON object ({e}); correct or remove it")))?;
-            let line = read_line(value, lines.len()).map_err(|problem| fail(at, problem))?;
+            let mut line = read_line(value, lines.len()).map_err(|problem| fail(at, problem))?;
+            line.place = format!("{}, line {}", path.display(), i + 1);
             if let Some(first) = ids.insert(line.id.clone(), i + 1) {
                 return Err(fail(at, format!("has the id {:?} of line {first}; ids must differ, or leave them out", line.id)));
             }
@@ -109,12 +112,16 @@ fn read_line(mut value: Map<String, Value>, position: usize) -> Result<Line, Str
         }
     };
     let (token_ids, answer_ids) = (ids("token_ids")?, ids("answer_ids")?);
-    let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
-    let (answer, slice) = (text("answer"), text("slice"));
+    let text = |name: &str| match value.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(format!("`{name}` must be a string")),
+    };
+    let (answer, slice) = (text("answer")?, text("slice")?);
     let inputs = OF_A_PROMPT[..3].iter().filter(|name| value.contains_key(**name)).count();
     if inputs != 1 {
         return Err(format!("has {inputs} of `messages`, `text` and `token_ids`; give exactly one"));
     }
     let prompt = value.into_iter().filter(|(name, _)| OF_A_PROMPT.contains(&name.as_str())).collect();
-    Ok(Line { id, prompt, token_ids, answer_ids, answer, slice })
+    Ok(Line { id, prompt, token_ids, answer_ids, answer, slice, place: String::new() })
 }

@@ -105,7 +105,14 @@ pub async fn put_sampled(
     (step, version, digest): (u64, u64, &str),
     numbers: &mut Numbers,
 ) -> Result<(), EvalError> {
-    let n = settings.eval.samples.max(2);
+    let n = settings.eval.samples;
+    // What counts as a success is what it is in training.
+    let mut strategy = json!({"kind": "uniform", "group_size": n});
+    for key in ["positive_above", "limit_counts"] {
+        if let Some(value) = settings.rollout.strategy.get(key) {
+            strategy[key] = value.clone();
+        }
+    }
     let mut sampling = settings.rollout.sampling.clone();
     if settings.eval.max_tokens > 0 {
         sampling["max_tokens"] = settings.eval.max_tokens.into();
@@ -119,14 +126,15 @@ pub async fn put_sampled(
         let body = json!({
             "job_id": format!("{}-eval-{step}-{part}-{digest}", settings.run.name),
             "prompts": prompts,
-            "strategy": {"kind": "uniform", "group_size": n},
+            "strategy": strategy,
             "sampling": sampling,
             "seed": settings.run.seed,
             "weights": version,
             "namespace": namespace,
             "return": {"text": false, "logprobs": true},
         });
-        let finished = server.start(body).await?.finish(&ids).await?;
+        let places = lines.iter().map(|line| line.place.clone()).collect();
+        let finished = server.start(body, places).await?.finish(&ids).await?;
         for group in &finished.groups {
             // A sample that could not be judged is neither right nor wrong.
             passes.push(((group.stats.positive + group.stats.negative) as u32, group.stats.positive as u32));

@@ -37,11 +37,15 @@ impl Lora {
             entries.push(Param { name: name("B"), shape: vec![outputs, settings.rank], values: vec![0.0; outputs * settings.rank] });
             lora.targets.push(place);
         }
-        if lora.targets.is_empty() {
+        let ends = |param: &Param, target: &str| param.name.strip_suffix(".weight").and_then(|m| m.rsplit('.').next()) == Some(target);
+        let unknown = |target: &&String| !lora.targets.iter().any(|&place| ends(&base.entries[place], target));
+        if let Some(target) = settings.targets.iter().find(unknown) {
             return Err(format!(
-                "lora.targets names no projection of this model: {:?}; use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj",
-                settings.targets
+                "lora.targets: {target:?} is no projection of this model; use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"
             ));
+        }
+        if lora.targets.is_empty() {
+            return Err("lora.targets is empty; name the projections that get adapters, such as q_proj and v_proj".into());
         }
         Ok((lora, Params::of(entries)))
     }

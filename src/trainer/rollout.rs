@@ -14,6 +14,8 @@ use super::settings::Settings;
 
 /// Prompts of one job at most.
 pub const MOST_PROMPTS: usize = 4096;
+/// `max_samples` of a request that does not say.
+const DEFAULT_MAX_SAMPLES: u64 = 32;
 
 /// A request's prompt.
 pub fn prompt(line: &Line) -> Value {
@@ -41,6 +43,8 @@ pub struct Rollout {
 pub struct Started {
     running: Running,
     ids: Vec<String>,
+    /// Groups that `dapo` stops at.
+    wanted: Option<u64>,
     step: u64,
     version: u64,
 }
@@ -92,10 +96,18 @@ impl Asker<'_> {
                     let group = strategy.get("group_size").and_then(Value::as_u64).unwrap_or(4);
                     let share = state.signal_share.unwrap_or(0.5);
                     let wanted = (left as f64 / group as f64 * share).round().max(1.0) as u64;
-                    strategy["groups_wanted"] = wanted.min(lines.len() as u64).into();
+                    strategy["groups_wanted"] = wanted.into();
+                }
+                // It spends its whole budget, and the last lines of a pass may be too few for it.
+                "estimate" => {
+                    let most = strategy.get("max_samples").and_then(Value::as_u64).unwrap_or(DEFAULT_MAX_SAMPLES);
+                    strategy["budget"] = left.min(most * lines.len() as u64).into();
                 }
                 _ => strategy["budget"] = left.into(),
             }
+        }
+        if let Some(wanted) = strategy.get("groups_wanted").and_then(Value::as_u64) {
+            strategy["groups_wanted"] = wanted.min(lines.len() as u64).into();
         }
         json!({
             "job_id": format!("{}-step-{step}-{part}-{}", run.name, self.weights),
@@ -103,7 +115,7 @@ impl Asker<'_> {
             "strategy": strategy,
             "advantage": rollout.advantage,
             "sampling": rollout.sampling,
-            "seed": job_seed(run.seed, step),
+            "seed": job_seed(run.seed, step, part),
             "weights": version,
             "namespace": rollout.namespace,
             "return": {"text": false, "logprobs": true},
@@ -115,8 +127,11 @@ impl Asker<'_> {
         let left = self.settings.rollout.samples_per_step;
         let lines = data.take(cursor, self.prompts(state, left));
         let ids = lines.iter().map(|line| line.id.clone()).collect();
-        let running = self.server.start(self.body(state, step, 0, version, &lines, left)).await?;
-        Ok(Started { running, ids, step, version })
+        let places = places(&lines);
+        let body = self.body(state, step, 0, version, &lines, left);
+        let wanted = body["strategy"].get("groups_wanted").and_then(Value::as_u64);
+        let running = self.server.start(body, places).await?;
+        Ok(Started { running, ids, wanted, step, version })
     }
 
     /// Waits for a step's samples, and asks for more where prompts ran out first.
@@ -128,7 +143,7 @@ impl Asker<'_> {
         started: Started,
         keep: bool,
     ) -> Result<(Rollout, Ahead), ServerError> {
-        let Started { running, mut ids, step, version } = started;
+        let Started { running, mut ids, wanted, step, version } = started;
         let mut rollout = Rollout { sampled_at: version - 1, ..Rollout::default() };
         let mut kept = Ahead { sampled_at: rollout.sampled_at, ..Ahead::default() };
         let mut running = Some(running);
@@ -139,7 +154,8 @@ impl Asker<'_> {
                     let left = self.settings.rollout.samples_per_step - rollout.samples;
                     let lines = data.take(cursor + rollout.taken, self.prompts(state, left));
                     ids = lines.iter().map(|line| line.id.clone()).collect();
-                    self.server.start(self.body(state, step, part, version, &lines, left)).await?
+                    let places = places(&lines);
+                    self.server.start(self.body(state, step, part, version, &lines, left), places).await?
                 }
             };
             let Finished { groups, lines, samples_seen, dropped } = job.finish(&ids).await?;
@@ -147,6 +163,8 @@ impl Asker<'_> {
             rollout.dropped += dropped;
             // Prompts that the budget did not reach are the next step's.
             let used = match self.kind() {
+                // It saw every prompt if it did not get what it wanted.
+                "dapo" if wanted.is_some_and(|wanted| (groups.len() as u64) < wanted) => ids.len(),
                 "dapo" => {
                     groups.last().and_then(|group| ids.iter().position(|id| *id == group.prompt_id)).map_or(ids.len(), |last| last + 1)
                 }
@@ -188,11 +206,19 @@ pub fn restore(ahead: &Ahead) -> Result<Rollout, serde_json::Error> {
     Ok(Rollout { groups, samples: ahead.samples, dropped: ahead.dropped, taken: ahead.taken, sampled_at: ahead.sampled_at })
 }
 
-/// The seed of a step's jobs: a prompt that comes again in a later pass gets other samples.
-fn job_seed(seed: u64, step: u64) -> u64 {
+/// Where prompts were read from.
+fn places(lines: &[&Line]) -> Vec<String> {
+    lines.iter().map(|line| line.place.clone()).collect()
+}
+
+/// The seed of a job: a prompt that comes again, in a later pass or in a later part of a step, gets other samples.
+fn job_seed(seed: u64, step: u64, part: u64) -> u64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&seed.to_le_bytes());
     hasher.update(&step.to_le_bytes());
+    if part > 0 {
+        hasher.update(&part.to_le_bytes());
+    }
     let mut first = [0; 8];
     first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
     // JSON readers in other languages keep 53 bits.

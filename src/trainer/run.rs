@@ -8,6 +8,7 @@
 //! version, so this too is reproducible; the checkpoint keeps what was sampled ahead.
 
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -61,7 +62,7 @@ pub enum TrainError {
         error: std::io::Error,
     },
     /// Ctrl-C.
-    #[error("interrupted after step {0}; run the same command to go on")]
+    #[error("interrupted; run the same command to go on after step {0}, the last that has a checkpoint")]
     Interrupted(u64),
 }
 
@@ -111,15 +112,20 @@ pub(super) fn claim(settings: &Settings) -> Result<(File, String), TrainError> {
                 return Err(TrainError::Setting(problem));
             }
         }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => std::fs::write(&path, &text).map_err(at(&path))?,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            // Whole or not at all: half a configuration would be another one.
+            let part = dir.join(format!("{CONFIG}.part"));
+            let written = File::create(&part).and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
+            written.and_then(|()| std::fs::rename(&part, &path)).map_err(at(&path))?;
+        }
         Err(e) => return Err(at(&path)(e)),
     }
     Ok((lock, text))
 }
 
-/// The first key that differs and matters: how long a run is, where it listens and how many threads it has may change.
+/// The first key that differs and matters: how long a run is, where it listens, and what changes its speed and memory alone may change.
 fn difference(earlier: &str, now: &str) -> Option<String> {
-    const FREE: [&str; 10] = [
+    const FREE: [&str; 12] = [
         "run.steps",
         "run.samples",
         "run.dir",
@@ -127,6 +133,8 @@ fn difference(earlier: &str, now: &str) -> Option<String> {
         "server.patience_s",
         "server.shared_dir",
         "model.threads",
+        "model.recompute",
+        "update.micro_batch_tokens",
         "metrics.listen",
         "checkpoint.keep",
         "checkpoint.every",
@@ -165,6 +173,8 @@ pub struct Run<'a> {
     config: String,
     /// First digits of the digest of the pushed weights.
     digest: String,
+    /// Steps that the last checkpoint holds.
+    checkpointed: u64,
     /// What was sampled ahead of the next step.
     ahead: Option<(Rollout, Ahead)>,
     observer: &'a mut (dyn FnMut(&Numbers, &State) + Send),
@@ -172,7 +182,7 @@ pub struct Run<'a> {
 }
 
 /// Runs to the end, from the last checkpoint if there is one. `observer` sees every line as it is written; `interrupt` ends the run early,
-/// with a checkpoint if a step has ended since the last.
+/// in the middle of a step; the same run again goes on from its last checkpoint.
 pub async fn run(
     settings: &Settings,
     observer: &mut (dyn FnMut(&Numbers, &State) + Send),
@@ -188,7 +198,7 @@ pub async fn run(
         }
     };
     if interrupted {
-        return Err(TrainError::Interrupted(run.state.step));
+        return Err(TrainError::Interrupted(run.checkpointed));
     }
     let model = settings.run.dir.join("model");
     if model.exists() {
@@ -246,6 +256,7 @@ impl<'a> Run<'a> {
             settings,
             server: Server::new(&settings.server)?,
             updater: Updater::new(settings, &policy)?,
+            checkpointed: state.step,
             policy,
             data,
             problems,
@@ -276,16 +287,12 @@ impl<'a> Run<'a> {
         if self.state.step == 0 {
             self.evaluate().await?;
         }
-        let mut last = self.state.step;
         while !self.is_done() {
             self.step().await?;
-            if self.state.step.is_multiple_of(self.settings.checkpoint.every) {
+            if self.state.step.is_multiple_of(self.settings.checkpoint.every) || self.is_done() {
                 self.checkpoint()?;
-                last = self.state.step;
+                self.checkpointed = self.state.step;
             }
-        }
-        if last != self.state.step {
-            self.checkpoint()?;
         }
         Ok(())
     }

@@ -145,6 +145,8 @@ pub struct Server {
     shared_dir: PathBuf,
 }
 
+/// Code of a server whose open jobs wait for weights that are gone: waiting does not help.
+const NEEDS_WEIGHTS: &str = "needs_weights";
 /// First and longest pause before another try.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(4));
 
@@ -158,14 +160,9 @@ impl Server {
         Ok(Server { connection, base, client, admin_token, shared_dir: settings.shared_dir.clone() })
     }
 
-    /// Starts following a job; the server has it when this returns.
-    pub async fn start(&self, body: Value) -> Result<Running, ServerError> {
-        let mut follower = Follower::new(&self.connection, body, Vec::new())?;
-        let job = follower.job_id().to_owned();
-        match follower.next().await? {
-            Event::Job(_) => Ok(Running { job, follower }),
-            _ => Err(ServerError::Protocol(format!("something else than job {job}"))),
-        }
+    /// Starts following a job; the server has it when this returns. `places` say where its prompts were read from.
+    pub async fn start(&self, body: Value, places: Vec<String>) -> Result<Running, ServerError> {
+        Running::start(&self.connection, body, places, 0).await
     }
 
     fn url(&self, path: &str, query: &str) -> Url {
@@ -194,8 +191,10 @@ impl Server {
                         }
                         Ok(text) => {
                             let refused = refused(what, status, &text);
-                            if status != StatusCode::TOO_MANY_REQUESTS && status != StatusCode::REQUEST_TIMEOUT && !status.is_server_error()
-                            {
+                            let passes = status == StatusCode::TOO_MANY_REQUESTS
+                                || status == StatusCode::REQUEST_TIMEOUT
+                                || status.is_server_error();
+                            if !passes || matches!(&refused, ServerError::Refused { code, .. } if code == NEEDS_WEIGHTS) {
                                 return Err(refused);
                             }
                             refused.to_string()
@@ -215,7 +214,11 @@ impl Server {
 
     /// Waits until the server serves.
     pub async fn ready(&self) -> Result<Value, ServerError> {
-        self.send("readyz", || self.client.get(self.url("/readyz", ""))).await
+        match self.send("readyz", || self.client.get(self.url("/readyz", ""))).await {
+            // Another one's open jobs wait for weights that are gone; that is no reason not to push ours.
+            Err(ServerError::Refused { code, .. }) if code == NEEDS_WEIGHTS => Ok(Value::Null),
+            answer => answer,
+        }
     }
 
     /// The weights that serve.
@@ -226,6 +229,22 @@ impl Server {
     /// Pushes a version. `rollback` allows a version below the live one: a run that goes on from a checkpoint. With `waits` the answer comes
     /// after the swap; without, as soon as the weights are staged.
     pub async fn push(&self, version: u64, weights: Vec<u8>, rollback: bool, waits: bool) -> Result<Value, ServerError> {
+        let answer = self.hand_over(version, weights, rollback, waits).await?;
+        // Behind a push that waits for another one's jobs: no job is accepted for ours before its turn has come.
+        let (started, mut behind) = (Instant::now(), answer.get("state").and_then(Value::as_str) == Some("queued"));
+        while behind {
+            tokio::time::sleep(BACKOFF.0).await;
+            let now = self.weights().await?;
+            behind = now["staged"] != version && now["version"] != version;
+            if behind && started.elapsed() >= self.connection.patience {
+                let (what, problem) = (format!("weights {version}"), "another push waits for open jobs".to_owned());
+                return Err(ServerError::Unreachable { what, problem, patience_s: self.connection.patience.as_secs() });
+            }
+        }
+        Ok(answer)
+    }
+
+    async fn hand_over(&self, version: u64, weights: Vec<u8>, rollback: bool, waits: bool) -> Result<Value, ServerError> {
         let what = format!("weights {version}");
         if self.shared_dir.as_os_str().is_empty() {
             let body = Bytes::from(weights);
@@ -264,11 +283,32 @@ fn refused(what: &str, status: StatusCode, text: &str) -> ServerError {
 
 /// A job that the server works on.
 pub struct Running {
+    connection: Connection,
     job: String,
     follower: Follower,
+    body: Value,
+    places: Vec<String>,
+    /// Times that the job was cancelled and asked for again.
+    again: u32,
 }
 
+/// Times that a job which someone has cancelled is asked for again.
+const MOST_AGAIN: u32 = 3;
+
 impl Running {
+    async fn start(connection: &Connection, body: Value, places: Vec<String>, again: u32) -> Result<Self, ServerError> {
+        let mut asked = body.clone();
+        if again > 0 {
+            asked["job_id"] = format!("{}-again-{again}", body["job_id"].as_str().unwrap_or_default()).into();
+        }
+        let mut follower = Follower::new(connection, asked, places.clone())?;
+        let job = follower.job_id().to_owned();
+        match follower.next().await? {
+            Event::Job(_) => Ok(Running { connection: connection.clone(), job, follower, body, places, again }),
+            _ => Err(ServerError::Protocol(format!("something else than job {job}"))),
+        }
+    }
+
     /// Waits for its end. `ids` are the prompts in request order; groups come back sorted by them.
     pub async fn finish(mut self, ids: &[String]) -> Result<Finished, ServerError> {
         let positions: std::collections::HashMap<&str, usize> = ids.iter().enumerate().map(|(i, id)| (id.as_str(), i)).collect();
@@ -288,6 +328,13 @@ impl Running {
                 Event::End(end) => {
                     let text = |name: &str| end.get(name).and_then(Value::as_str).map(str::to_owned);
                     let state = text("state").unwrap_or_else(|| "unknown".into());
+                    // Its id is taken for good. The same request under another one draws the same samples.
+                    if state == "cancelled" && self.again < MOST_AGAIN {
+                        tracing::warn!(job = self.job, "the job was cancelled by someone; it is asked for again");
+                        self = Box::pin(Running::start(&self.connection, self.body, self.places, self.again + 1)).await?;
+                        groups.clear();
+                        continue;
+                    }
                     if state != "done" {
                         return Err(ServerError::Ended { job: self.job, state, error: text("error") });
                     }

@@ -14,6 +14,7 @@ use super::optimizer::AdamwSettings;
 use super::schedule::Schedule;
 use crate::model::Dtype;
 use crate::model::backward::Recompute;
+use crate::rollout::plan::{Advantage, Strategy};
 
 /// Everything that a training run is made of.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -389,14 +390,17 @@ impl Settings {
             "and samples_per_step are both 0",
         )?;
         refuse(rollout.ahead > 1, "rollout.ahead", "must be 0 (sample, then train) or 1 (one step ahead)")?;
+        refuse(!rollout.sampling.is_object(), "rollout.sampling", "must be a table such as { temperature = 1.0, max_tokens = 160 }")?;
         let sampling = |name: &str| rollout.sampling.get(name).and_then(Value::as_f64);
+        let biased = sampling("min_tokens").is_some_and(|n| n > 0.0)
+            || rollout.sampling.get("logit_bias").is_some_and(|bias| bias.as_object().is_none_or(|bias| !bias.is_empty()));
         let filtered = sampling("top_p").is_some_and(|p| p < 1.0)
             || sampling("top_k").is_some_and(|k| k > 0.0)
             || sampling("min_p").is_some_and(|p| p > 0.0);
         refuse(
-            filtered && !rollout.allow_mismatch,
+            (filtered || biased) && !rollout.allow_mismatch,
             "rollout.sampling",
-            "filters tokens (top_p, top_k or min_p): the sampler's distribution would not be the trainer's; leave the filters out, or set rollout.allow_mismatch = true",
+            "filters or biases tokens (top_p, top_k, min_p, min_tokens or logit_bias): the sampler's distribution would not be the trainer's; leave that out, or set rollout.allow_mismatch = true",
         )?;
         let temperature = sampling("temperature").unwrap_or(1.0);
         refuse(
@@ -411,7 +415,15 @@ impl Settings {
             "rollout.strategy.budget",
             "is set by rollout.samples_per_step; leave it out",
         )?;
+        // The server would say the same, at the first step.
+        let mut strategy = rollout.strategy.clone();
+        if strategy.get("kind").and_then(Value::as_str) == Some("dapo") && strategy.get("groups_wanted").is_none() {
+            strategy["groups_wanted"] = 1.into();
+        }
+        Strategy::read(&strategy).map_err(|e| SettingsError(e.within("rollout.strategy").to_string()))?;
+        Advantage::read(&rollout.advantage).map_err(|e| SettingsError(e.within("rollout.advantage").to_string()))?;
         if self.eval.kind == EvalKind::Sampled && self.eval_on() {
+            refuse(self.eval.samples < 2, "eval.samples", "must be at least 2: a group of one sample is none")?;
             let fits = self.eval.k.iter().all(|&k| k >= 1 && k <= self.eval.samples);
             refuse(!fits, "eval.k", "must be numbers from 1 to eval.samples")?;
         }

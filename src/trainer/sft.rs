@@ -47,7 +47,7 @@ pub fn step(policy: &mut Policy, rows: &[PackedSequence], micro_batch_tokens: us
     let training_error = |error| UpdateError::Training { step, error };
     let answer_tokens: usize = rows.iter().map(|row| row.token_ids.len() - row.from).sum();
     let lengths: Vec<usize> = rows.iter().map(|row| row.token_ids.len()).collect();
-    let cuts = micro_batches(&lengths, micro_batch_tokens).map_err(|error| UpdateError::Batch { step, error })?;
+    let cuts = micro_batches(&lengths, micro_batch_tokens);
     let mut report = Report { answer_tokens: answer_tokens as u64, ..Report::default() };
     policy.zero_gradients();
     for cut in cuts {

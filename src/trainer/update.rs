@@ -5,7 +5,7 @@
 //! exactly. `logprob_sampler` is what the server said; on samples of the current version the two are equal to the bit, and the difference
 //! is among the step's numbers.
 
-use super::batch::{self, BatchError};
+use super::batch;
 use super::journal::Numbers;
 use super::loss::{self, LossSettings, Row};
 use super::policy::{Policy, PolicyError};
@@ -31,17 +31,10 @@ pub enum UpdateError {
     /// The weights.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The rows do not fit.
-    #[error("the update of step {step}: {error}")]
-    Batch {
-        /// Steps done before.
-        step: u64,
-        /// What.
-        error: BatchError,
-    },
     /// The gradients are not finite.
     #[error(
-        "the gradient of step {0} is not finite; the weights are as they were. Lower optimizer.lr and go on from an earlier checkpoint"
+        "the gradient of step {0} is not finite; the weights are as they were. Start another run.dir with a lower optimizer.lr, and model.dir = the \
+         model of a checkpoint (checkpoints/step-N/model)"
     )]
     NonFinite(u64),
 }
@@ -136,7 +129,7 @@ impl Updater {
             .collect();
         if let Some(reference) = &mut self.reference {
             let all: Vec<usize> = (0..samples.len()).collect();
-            for micro in micro_batches(&samples, &all, self.micro_batch_tokens, step)? {
+            for micro in micro_batches(&samples, &all, self.micro_batch_tokens) {
                 let scores = reference.forward(&packed(&samples, micro), self.temperature).map_err(training_error)?;
                 let mut scores = scores.into_iter();
                 for &i in micro {
@@ -149,7 +142,7 @@ impl Updater {
         let single = plan.len() == 1 && plan[0].len() == 1;
         if !single {
             let all: Vec<usize> = (0..samples.len()).collect();
-            for micro in micro_batches(&samples, &all, self.micro_batch_tokens, step)? {
+            for micro in micro_batches(&samples, &all, self.micro_batch_tokens) {
                 let scores = policy.training.forward(&packed(&samples, micro), self.temperature).map_err(training_error)?;
                 let mut scores = scores.into_iter();
                 for &i in micro {
@@ -164,7 +157,7 @@ impl Updater {
                 let rows: Vec<usize> = groups_of_batch.iter().flat_map(|&g| groups[g].clone()).collect();
                 let denominator = loss::Denominator::of(rows.iter().map(|&i| samples[i].row.logprob_sampler.len()));
                 policy.zero_gradients();
-                for micro in micro_batches(&samples, &rows, self.micro_batch_tokens, step)? {
+                for micro in micro_batches(&samples, &rows, self.micro_batch_tokens) {
                     let batch = packed(&samples, micro);
                     report.tokens += batch.sequences.iter().map(|s| s.token_ids.len() as u64).sum::<u64>();
                     let (training, gradients) = policy.parts();
@@ -239,10 +232,9 @@ fn samples_of(rollout: &Rollout) -> (Vec<Sample>, Vec<std::ops::Range<usize>>) {
 }
 
 /// `rows` cut by the token budget.
-fn micro_batches<'a>(samples: &[Sample], rows: &'a [usize], budget: usize, step: u64) -> Result<Vec<&'a [usize]>, UpdateError> {
+fn micro_batches<'a>(samples: &[Sample], rows: &'a [usize], budget: usize) -> Vec<&'a [usize]> {
     let tokens: Vec<usize> = rows.iter().map(|&i| samples[i].sequence.token_ids.len()).collect();
-    let cuts = batch::micro_batches(&tokens, budget).map_err(|error| UpdateError::Batch { step, error })?;
-    Ok(cuts.into_iter().map(|cut| &rows[cut]).collect())
+    batch::micro_batches(&tokens, budget).into_iter().map(|cut| &rows[cut]).collect()
 }
 
 fn packed(samples: &[Sample], rows: &[usize]) -> Packed {

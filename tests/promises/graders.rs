@@ -71,7 +71,7 @@ async fn run(graders: &[&str]) -> Vec<(Value, Duration)> {
         metrics: metrics(),
         slots: Slots::new(64),
         pause: Pause::default(),
-        versions: Versions::new(3),
+        versions: Versions::new(3, ""),
         width: Width::default(),
     };
     let spec = Arc::new(spec(&body(graders)));

@@ -82,7 +82,7 @@ pub fn spec(body: &Value) -> JobSpec {
 async fn groups(body: &Value, run: Run) -> (Vec<String>, usize) {
     let store = Store::open(&StorePath::Memory).unwrap();
     let spec = Arc::new(spec(body));
-    let key = store.admit(spec.to_stored(&Origin::default()).unwrap()).await.unwrap();
+    let key = store.admit(spec.to_stored(&Origin::default(), "").unwrap()).await.unwrap();
     let context = |engine| Context {
         engine,
         rewards: Arc::new(SlowJudge { seed: run.judge.seed, most: run.judge.most }),
@@ -90,7 +90,7 @@ async fn groups(body: &Value, run: Run) -> (Vec<String>, usize) {
         metrics: Arc::new(Metrics::new().unwrap()),
         slots: Slots::new(run.slots),
         pause: Pause::default(),
-        versions: Versions::new(3),
+        versions: Versions::new(3, ""),
         width: run.width,
     };
     let mut met = 0;

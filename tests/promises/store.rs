@@ -26,6 +26,7 @@ fn new_job(id: &str) -> NewJob {
         model_digest: "m".into(),
         numerics_id: "cpu-1".into(),
         weights_version: u64::MAX - 1,
+        weights_digest: "blake3:00".into(),
         key: "trainer".into(),
         accepted_unix_s: 1_764_640_000.25,
     }

@@ -177,7 +177,7 @@ fn told(plan: &Plan, seen: &Seen, took: Duration, page: &Path) -> String {
     let samples = seen.hard.last().map_or(0.0, |v| v.0);
     format!(
         "Sorting five digits (hard): {hard0:.3} -> {hard1:.3} right. Copying, adding, doubling (easy): {easy0:.3} -> {easy1:.3}.\n\
-         {samples:.0} samples in {} steps and {:.0} s; the trainer's log-probabilities differed from the sampler's by at most {:e}.\n\
+         {samples:.0} samples in {} steps and {:.0} s; the trainer's log-probabilities differed from the sampler's by at most {}.\n\
          The page: {}\nThe model: {}\nThe numbers: {}",
         seen.steps,
         took.as_secs_f64(),

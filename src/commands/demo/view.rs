@@ -105,7 +105,7 @@ impl View {
                 100.0 * seen.now("ada/signal_fraction"),
                 seen.now("ada/rows_total"),
             ),
-            format!("  largest |log p trainer - log p sampler| so far: {:e}", seen.worst_difference),
+            format!("  largest |log p trainer - log p sampler| so far: {}", seen.worst_difference),
         ];
         for line in &lines {
             text.push_str(line);

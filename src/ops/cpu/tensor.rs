@@ -54,7 +54,11 @@ pub struct Tensor {
 
 impl Tensor {
     pub(super) fn new(capacity: usize, cols: usize) -> Self {
-        let stride = cols.next_multiple_of(16);
+        // A stride of whole pages would put a column of rows into one set of every cache.
+        let stride = match cols.next_multiple_of(16) {
+            pages if pages.is_multiple_of(1024) => pages + 16,
+            stride => stride,
+        };
         Tensor { data: Aligned::zeroed(capacity * stride), rows: capacity, cols, stride, capacity }
     }
 

@@ -6,16 +6,17 @@
 //! - Until the swap the old weights serve; whatever fails before the commit leaves nothing behind.
 //! - With a store on disk a version is committed, file first, before any job is accepted for it: a restart finds what its jobs need
 //!   ([`restore`]).
-//! - The last two committed versions are kept, and every version that an open job pins.
+//! - The last two committed versions are kept, and every version that a job which is open in the store was accepted for.
+//! - What is kept was read back: its digest is that of what was verified.
 //!
 //! [`restore`]: Updates::start
 
 mod home;
 mod start;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -228,10 +229,21 @@ pub struct Staged {
     pub bytes: u64,
 }
 
+/// A push that has not been looked at yet: another one waits for open jobs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Queued {
+    /// Its version.
+    pub version: u64,
+    /// Says so.
+    pub state: &'static str,
+}
+
 /// What a push has come to for who does not wait for open jobs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Pushed {
+    /// It waits for a push that waits for them.
+    Queued(Queued),
     /// It waits for them.
     Staged(Staged),
     /// It serves.
@@ -290,6 +302,16 @@ pub struct Verified {
     pub changed: Vec<String>,
 }
 
+/// A push under way.
+struct Spawned {
+    /// Set when its turn has come.
+    begun: Arc<AtomicBool>,
+    /// Resolves when it waits for open jobs.
+    staged: oneshot::Receiver<Staged>,
+    /// Resolves when it serves.
+    through: JoinHandle<Result<Update, PushError>>,
+}
+
 /// The weights of one server.
 pub struct Updates {
     engine: Arc<dyn Engine>,
@@ -301,11 +323,13 @@ pub struct Updates {
     /// Digest of version 0, the model's folder.
     zero: String,
     live: Mutex<Arc<Version>>,
-    /// What an earlier process had committed and not swapped in.
-    left: Mutex<Option<Arc<Version>>>,
+    /// Digest of the model's files.
+    model_digest: String,
+    /// What an earlier process had committed and not swapped in, in the order in which it was.
+    left: Mutex<VecDeque<Arc<Version>>>,
     last: Mutex<Option<Progress>>,
     /// Held by the push that is under way.
-    turn: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
     waiting: AtomicUsize,
 }
 
@@ -336,6 +360,14 @@ impl Updates {
 
     /// Refuses what cannot be taken whatever its tensors are; worth asking before they are received.
     pub fn check(&self, version: u64, base: Option<u64>, rollback: bool) -> Result<(), PushError> {
+        let waiting = self.waiting.load(Ordering::Acquire);
+        if waiting >= MOST_WAITING {
+            return Err(PushError::Busy(waiting));
+        }
+        self.check_order(version, base, rollback)
+    }
+
+    fn check_order(&self, version: u64, base: Option<u64>, rollback: bool) -> Result<(), PushError> {
         let live = self.live().number;
         if version < live && !rollback {
             return Err(PushError::Stale { version, live });
@@ -349,33 +381,43 @@ impl Updates {
 
     /// Takes new weights; resolves when they serve. Goes on when nobody waits for it any more.
     pub async fn push(self: &Arc<Self>, push: Push) -> Result<Update, PushError> {
-        self.spawn(push).1.await.unwrap_or_else(|_| Err(broken()))
+        self.spawn(push).through.await.unwrap_or_else(|_| Err(broken()))
     }
 
-    /// The same, but resolves when all that is left is to wait for open jobs: jobs are accepted for the new version from then on, and where
-    /// it came from may go.
+    /// The same, but waits for no open job: resolves when that is all that is left to do (jobs are accepted for the new version from then on,
+    /// and where a received version came from may go), or as soon as another push, which waits for open jobs, is before it.
     pub async fn push_until_staged(self: &Arc<Self>, push: Push) -> Result<Pushed, PushError> {
-        let (staged, through) = self.spawn(push);
-        match staged.await {
+        let version = push.version;
+        let Spawned { begun, staged, through } = self.spawn(push);
+        let staged = tokio::select! {
+            biased;
+            staged = staged => staged,
+            () = self.versions.another_waits(|| !begun.load(Ordering::Acquire)) => {
+                return Ok(Pushed::Queued(Queued { version, state: "queued" }));
+            }
+        };
+        match staged {
             Ok(staged) => Ok(Pushed::Staged(staged)),
             // It did not get so far, or there was nothing to do.
             Err(_) => through.await.unwrap_or_else(|_| Err(broken())).map(Pushed::Serves),
         }
     }
 
-    fn spawn(self: &Arc<Self>, push: Push) -> (oneshot::Receiver<Staged>, JoinHandle<Result<Update, PushError>>) {
+    fn spawn(self: &Arc<Self>, push: Push) -> Spawned {
         let this = self.clone();
         let (tell_staged, staged) = oneshot::channel();
-        let task = tokio::spawn(async move {
+        let begun = Arc::<AtomicBool>::default();
+        let begins = begun.clone();
+        let through = tokio::spawn(async move {
             let (version, received) = (push.version, push.source.clone());
-            let outcome = this.push_in_turn(push, tell_staged).await;
+            let outcome = this.push_in_turn(push, &begins, tell_staged).await;
             if let (Source::Received(path), Err(_) | Ok(Update { unchanged: true, .. })) = (received, &outcome) {
                 let _ = std::fs::remove_file(path);
             }
             this.tell(version, &outcome);
             outcome
         });
-        (staged, task)
+        Spawned { begun, staged, through }
     }
 
     fn tell(&self, version: u64, outcome: &Result<Update, PushError>) {
@@ -394,7 +436,12 @@ impl Updates {
         *lock(&self.last) = Some(progress);
     }
 
-    async fn push_in_turn(self: &Arc<Self>, push: Push, tell_staged: oneshot::Sender<Staged>) -> Result<Update, PushError> {
+    async fn push_in_turn(
+        self: &Arc<Self>,
+        push: Push,
+        begins: &AtomicBool,
+        tell_staged: oneshot::Sender<Staged>,
+    ) -> Result<Update, PushError> {
         let waiting = self.waiting.fetch_add(1, Ordering::AcqRel);
         let turn = match waiting < MOST_WAITING {
             true => Ok(self.turn.lock().await),
@@ -402,7 +449,8 @@ impl Updates {
         };
         self.waiting.fetch_sub(1, Ordering::AcqRel);
         let _turn = turn?;
-        self.check(push.version, push.base, push.rollback)?;
+        begins.store(true, Ordering::Release);
+        self.check_order(push.version, push.base, push.rollback)?;
         *lock(&self.last) = Some(Progress::Staging { version: push.version });
         let mut seconds = Seconds { receive: push.receive.as_secs_f64(), ..Seconds::default() };
         let live = self.live();
@@ -415,6 +463,9 @@ impl Updates {
         let bytes = self.layout.num_bytes();
         if version == live.number && digest == live.digest {
             return Ok(Update { version, digest, bytes, unchanged: true, seconds });
+        }
+        if let Some(base) = push.base.filter(|base| *base != live.number) {
+            return Err(PushError::BaseNotLive { base, live: live.number });
         }
         if version == live.number && !push.rollback {
             return Err(PushError::Conflict { version, live: live.digest.clone(), pushed: digest });
@@ -463,19 +514,27 @@ impl Updates {
         Ok(Version { number: push.version, tensors, digests, digest, file: String::new(), loaded_unix_s: unix_now() })
     }
 
-    /// Packs a version and commits it.
-    async fn stage(self: &Arc<Self>, version: &Arc<Version>, seconds: &mut Seconds) -> Result<(), PushError> {
+    /// Packs a version beside the one that serves.
+    async fn pack(self: &Arc<Self>, version: &Arc<Version>, seconds: &mut Seconds) -> Result<(), PushError> {
         let began = Instant::now();
         let (this, packed) = (self.clone(), version.clone());
         blocking(move || Ok(this.engine.stage(packed.number, &packed.tensors)?)).await?;
         seconds.stage = began.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Packs a version and commits it.
+    async fn stage(self: &Arc<Self>, version: &Arc<Version>, seconds: &mut Seconds) -> Result<(), PushError> {
+        self.pack(version, seconds).await?;
         if self.store.is_durable() {
             let began = Instant::now();
-            let row = WeightsRow { version: version.number, digest: version.digest.clone(), file: version.file.clone() };
+            let Version { number, digest, file, .. } = &**version;
+            let model_digest = self.model_digest.clone();
+            let row = WeightsRow { version: *number, digest: digest.clone(), file: file.clone(), model_digest };
             self.store.commit_weights(row).await?;
             seconds.commit = began.elapsed().as_secs_f64();
         }
-        self.versions.stage(version.number);
+        self.versions.stage(version.number, &version.digest);
         Ok(())
     }
 
@@ -504,12 +563,14 @@ impl Updates {
         if !self.store.is_durable() {
             return;
         }
-        let rows = match self.store.weights() {
-            Ok(rows) => rows,
+        // What the store says, not who runs: a job that this process could not run goes on in another.
+        let (rows, pinned) = match self.store.weights().and_then(|rows| Ok((rows, self.store.weights_of_open_jobs()?))) {
+            Ok(read) => read,
             Err(error) => return tracing::warn!("old weights are kept: {error}"),
         };
-        let pinned: BTreeSet<u64> = self.versions.pinned().into_iter().collect();
-        let (kept, old): (Vec<_>, Vec<_>) = rows.into_iter().enumerate().partition(|(i, row)| *i < 2 || pinned.contains(&row.version));
+        let rows = rows.into_iter().filter(|row| is_of(row, &self.model_digest)).enumerate();
+        let (kept, old): (Vec<_>, Vec<_>) =
+            rows.partition(|(i, row)| *i < 2 || pinned.iter().any(|(version, digest)| is_version(row, *version, digest)));
         let kept: BTreeSet<String> = kept.into_iter().map(|(_, row)| row.file).collect();
         for (_, row) in old.into_iter().filter(|(_, row)| !kept.contains(&row.file)) {
             // The row first: a row without a file would be a version that is promised and not there.
@@ -538,6 +599,16 @@ impl PushError {
     pub fn is_callers(&self) -> bool {
         !matches!(self, PushError::Keep(_) | PushError::Failed(_))
     }
+}
+
+/// Whether a committed version belongs to the model with this digest.
+fn is_of(row: &WeightsRow, model_digest: &str) -> bool {
+    row.model_digest.is_empty() || row.model_digest == model_digest
+}
+
+/// Whether a row is `version` as it was when its tensors had `digest`.
+fn is_version(row: &WeightsRow, version: u64, digest: &str) -> bool {
+    row.version == version && (digest.is_empty() || row.digest == digest)
 }
 
 fn broken() -> PushError {

@@ -1,11 +1,13 @@
-//! What a starting server serves: the version that its open jobs pin, or else the one committed last; and what it stages.
+//! What a starting server serves: the oldest of the versions that its open jobs pin, then the others in the order in which they were
+//! committed, and in the end the one committed last.
 
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use serde::Deserialize;
 
-use super::{Home, PushError, Seconds, Updates, Version, lock};
+use super::{Home, PushError, Seconds, Update, Updates, Version, is_of, is_version, lock};
 use crate::engine::Engine;
 use crate::metrics::Metrics;
 use crate::model::TensorSet;
@@ -26,9 +28,11 @@ pub enum StartError {
 
 impl Updates {
     /// Brings the engine, which serves the model's folder as version 0, to the version that it must serve. Blocks while it reads.
+    /// `model_digest`: of the model's files; versions of another model in the store are left alone.
     pub fn start(
         engine: Arc<dyn Engine>,
         folder: TensorSet,
+        model_digest: &str,
         store: Store,
         home: Home,
         metrics: Arc<Metrics>,
@@ -37,7 +41,12 @@ impl Updates {
         let zero = Arc::new(version(0, folder, String::new())?);
         let rows = store.weights()?;
         home.sweep(&rows.iter().map(|row| row.file.as_str()).collect::<Vec<_>>());
-        let load = |row: &WeightsRow| {
+        let all = rows.len();
+        let rows: Vec<WeightsRow> = rows.into_iter().filter(|row| is_of(row, model_digest)).collect();
+        if rows.len() < all {
+            tracing::warn!(versions = all - rows.len(), "the store holds weights of another model; they are left alone");
+        }
+        let read = |row: &WeightsRow| {
             if row.version == 0 && row.digest == zero.digest {
                 return Some(zero.clone());
             }
@@ -49,15 +58,22 @@ impl Updates {
                 }
             }
         };
-        let newest = || rows.iter().find_map(load).unwrap_or_else(|| zero.clone());
+        // In the order in which they were committed, which is that in which they serve; what cannot be loaded has jobs that wait for it.
         let needed = needed(&store)?;
-        let live = match needed {
-            Some(0) if !rows.iter().any(|row| row.version == 0) => zero.clone(),
-            // If it is gone the jobs that need it wait, and everything else goes on.
-            Some(number) => rows.iter().find(|row| row.version == number).and_then(load).unwrap_or_else(newest),
-            None => newest(),
-        };
-        let versions = Versions::new(live.number);
+        let is_needed = |row: &WeightsRow| needed.iter().any(|(version, digest)| is_version(row, *version, digest));
+        let needs_zero = needed.iter().any(|(version, digest)| *version == 0 && (digest.is_empty() || *digest == zero.digest));
+        let mut queue: VecDeque<Arc<Version>> = rows.iter().rev().filter(|row| is_needed(row)).filter_map(read).collect();
+        if needs_zero && queue.iter().all(|version| version.number != 0) {
+            queue.push_front(zero.clone());
+        }
+        // Beside them the one committed last, or the last that can be loaded.
+        match rows.first() {
+            _ if queue.is_empty() => queue.push_back(rows.iter().find_map(read).unwrap_or_else(|| zero.clone())),
+            Some(row) if is_needed(row) => {}
+            newest => queue.extend(newest.and_then(read)),
+        }
+        let live = queue.pop_front().unwrap_or_else(|| zero.clone());
+        let versions = Versions::new(live.number, &live.digest);
         if live.digest != zero.digest || live.number != 0 {
             engine.stage(live.number, &live.tensors).map_err(PushError::from)?;
             let swapping = engine.swap().map_err(PushError::from)?;
@@ -68,16 +84,12 @@ impl Updates {
             }
             tracing::info!(version = live.number, "weights of an earlier push serve");
         }
-        let mut left = None;
-        if let Some(row) = rows.first()
-            && (row.version, &row.digest) != (live.number, &live.digest)
-            && needed == Some(live.number)
-            && let Some(version) = load(row)
-        {
-            engine.stage(version.number, &version.tensors).map_err(PushError::from)?;
-            versions.stage(version.number);
-            left = Some(version);
+        // The first of the others is staged at once, so that a job may be accepted for it; the rest follow in their turn.
+        if let Some(next) = queue.front() {
+            engine.stage(next.number, &next.tensors).map_err(PushError::from)?;
+            versions.stage(next.number, &next.digest);
         }
+        queue.iter().skip(1).for_each(|version| versions.expect(version.number, &version.digest));
         Ok(Arc::new(Updates {
             engine,
             versions,
@@ -87,9 +99,10 @@ impl Updates {
             layout,
             zero: zero.digest.clone(),
             live: Mutex::new(live),
-            left: Mutex::new(left),
+            model_digest: model_digest.to_owned(),
+            left: Mutex::new(queue),
             last: Mutex::new(None),
-            turn: tokio::sync::Mutex::new(()),
+            turn: Arc::default(),
             waiting: AtomicUsize::new(0),
         }))
     }
@@ -100,16 +113,27 @@ impl Updates {
     }
 
     /// Serves, once the open jobs let it, what an earlier process had committed. Must be called within a runtime, when those jobs hold
-    /// their versions.
+    /// their versions, and before any push.
     pub fn go_on(self: &Arc<Self>) {
-        let Some(version) = lock(&self.left).take() else { return };
+        let left = std::mem::take(&mut *lock(&self.left));
+        // Taken before a push can: it would stage its own version in the place of the one that is staged.
+        let (false, Ok(turn)) = (left.is_empty(), self.turn.clone().try_lock_owned()) else { return };
         let this = self.clone();
         tokio::spawn(async move {
-            let _turn = this.turn.lock().await;
-            let number = version.number;
-            tracing::info!(version = number, "weights of an earlier push wait for open jobs");
-            if let Err(error) = this.serve(version, &mut Seconds::default()).await {
-                tracing::error!(version = number, "committed weights do not serve: {error}");
+            let _turn = turn;
+            for (i, version) in left.into_iter().enumerate() {
+                let (number, digest, bytes) = (version.number, version.digest.clone(), this.layout.num_bytes());
+                tracing::info!(version = number, "weights of an earlier push wait for open jobs");
+                let mut seconds = Seconds::default();
+                let served = async {
+                    if i > 0 {
+                        this.pack(&version, &mut seconds).await?;
+                        this.versions.stage(number, &version.digest);
+                    }
+                    this.serve(version, &mut seconds).await
+                };
+                let served = served.await;
+                this.tell(number, &served.map(|()| Update { version: number, digest, bytes, unchanged: false, seconds }));
             }
         });
     }
@@ -131,8 +155,8 @@ fn load(home: &Home, zero: &Version, row: &WeightsRow) -> Result<Version, PushEr
     }
 }
 
-/// The version that the oldest open job pins, among those that new weights wait for: it was live when the process ended.
-fn needed(store: &Store) -> Result<Option<u64>, StoreError> {
+/// The versions, with their digests, that open jobs pin among those that new weights wait for.
+fn needed(store: &Store) -> Result<Vec<(u64, String)>, StoreError> {
     #[derive(Deserialize)]
     struct Rule {
         #[serde(default)]
@@ -142,6 +166,6 @@ fn needed(store: &Store) -> Result<Option<u64>, StoreError> {
         let rule = serde_json::from_str::<Rule>(settings).map(|rule| rule.on_weight_update);
         rule.unwrap_or_default() == OnWeightUpdate::Finish
     };
-    let open = store.open_jobs()?;
-    Ok(open.iter().map(|job| &job.accepted).find(|accepted| finishes(&accepted.settings)).map(|accepted| accepted.weights_version))
+    let open = store.open_jobs()?.into_iter().map(|job| job.accepted).filter(|accepted| finishes(&accepted.settings));
+    Ok(open.map(|accepted| (accepted.weights_version, accepted.weights_digest)).collect())
 }

@@ -218,7 +218,7 @@ pub(super) fn operation(method: &str, path: &str, limits: &Limits) -> Option<Val
                 query("version", true, number(), "The new version; above the live one."),
                 query("base", false, number(), "The live version, from which tensors are taken that the body does not hold."),
                 query("rollback", false, flag(), "A version that is not above the live one is meant."),
-                query("async", false, flag(), "Answer 202 when the weights are staged and wait for open jobs alone; GET tells the rest."),
+                query("async", false, flag(), "Answer 202 when the weights are staged and wait for open jobs alone, or are behind a push that does; GET tells the rest."),
                 {"name": "Content-Digest", "in": "header", "required": false, "description": "SHA-256 of the body (RFC 9530).",
                     "schema": {"type": "string", "pattern": "^sha-256=:[A-Za-z0-9+/]{43}=:$"}}
             ]);

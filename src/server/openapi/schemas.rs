@@ -301,14 +301,17 @@ fn weights() -> Value {
             "file": nullable(json!({"type": "string", "description": "Absolute path of a safetensors file."})),
             "base": nullable(version("The live version, from which tensors are taken that `file` does not hold.")),
             "rollback": {"type": "boolean", "default": false, "description": "A version that is not above the live one is meant."},
-            "async": {"type": "boolean", "default": false, "description": "Answer 202 when the weights are staged and wait for open jobs alone; GET tells the rest."}
+            "async": {"type": "boolean", "default": false, "description": "Answer 202 when the weights are staged and wait for open jobs alone, or are behind a push that does; GET tells the rest."}
         }), "Weights in files of the server's machine."), "oneOf", json!([{"required": ["dir"]}, {"required": ["file"]}])),
         "WeightsUpdate": whole_object(json!({
             "version": version("What serves."), "digest": digest(), "bytes": bytes(),
             "unchanged": {"type": "boolean", "description": "It served already: nothing was done."},
             "seconds": whole_object(Value::Object(steps), "Of each step; `pause` is what the engine's loop spent on the swap.")
         }), "A push that is through."),
-        "WeightsStaged": whole_object(json!({"version": version("What waits."), "digest": digest(), "bytes": bytes()}), "A push that waits for open jobs."),
+        "WeightsStaged": {"oneOf": [
+            whole_object(json!({"version": version("What waits."), "digest": digest(), "bytes": bytes()}), "A push that waits for open jobs."),
+            whole_object(json!({"version": version("What waits."), "state": {"type": "string", "enum": ["queued"]}}), "A push behind one that waits for open jobs; not looked at yet."),
+        ]},
         "Weights": whole_object(json!({
             "version": version("What serves."), "digest": digest(), "bytes": bytes(),
             "loaded_unix_s": seconds,

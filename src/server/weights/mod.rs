@@ -89,7 +89,7 @@ pub async fn put(State(state): State<AppState>, query: RawQuery, headers: Header
     };
     let received = receive::receive(updates, &headers, body, state.limits.body_deadline()).await?;
     let (source, took) = received.into_source();
-    finish(updates, query, query.push(source, took)).await
+    finish(&state, updates, query, query.push(source, took)).await
 }
 
 #[derive(Deserialize)]
@@ -118,14 +118,19 @@ pub async fn post(State(state): State<AppState>, headers: HeaderMap, body: Body)
         _ => return Err(ApiError::field("", "must name either dir, a Hugging Face folder, or file, a safetensors file")),
     };
     updates.check(query.version, query.base, query.rollback)?;
-    finish(updates, query, query.push(source, Duration::ZERO)).await
+    finish(&state, updates, query, query.push(source, Duration::ZERO)).await
 }
 
-async fn finish(updates: &Arc<Updates>, query: Query, push: Push) -> Result<Response, ApiError> {
+async fn finish(state: &AppState, updates: &Arc<Updates>, query: Query, push: Push) -> Result<Response, ApiError> {
     if query.detached {
         let pushed = updates.push_until_staged(push).await?;
-        let status = if matches!(pushed, Pushed::Staged(_)) { StatusCode::ACCEPTED } else { StatusCode::OK };
+        let status = if matches!(pushed, Pushed::Serves(_)) { StatusCode::OK } else { StatusCode::ACCEPTED };
         return Ok(json(status, &pushed));
+    }
+    // Its sender may be the one who is to resume the server.
+    if state.pause.is_paused() && updates.versions().is_held() {
+        let problem = "the server is paused, and open jobs keep the live version until they are done, which they cannot be;                        resume it first, or push with async=true";
+        return Err(ApiError::new(StatusCode::CONFLICT, "conflict", problem));
     }
     Ok(json(StatusCode::OK, &updates.push(push).await?))
 }

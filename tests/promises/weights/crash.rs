@@ -12,10 +12,11 @@ use super::kit::{bytes, folder, held, job, naming, scores, spans, token_of};
 use crate::server_kit::{Streamed, client};
 use crate::tiny_model::{TinyModel, write_safetensors};
 
-struct Process {
+/// A server in a process of its own; it is killed when this is dropped.
+pub struct Process {
     child: Child,
-    url: String,
-    client: reqwest::Client,
+    pub url: String,
+    pub client: reqwest::Client,
 }
 
 impl Drop for Process {
@@ -26,13 +27,17 @@ impl Drop for Process {
 }
 
 impl Process {
-    fn start(model: &Path, store: &Path, failpoint: Option<&str>) -> Self {
+    pub fn start(model: &Path, store: &Path, failpoint: Option<&str>) -> Self {
+        let failpoint = failpoint.map(|name| ("ADAROLL_FAILPOINT", name.to_owned()));
+        Self::with(model, store, failpoint)
+    }
+
+    /// With a variable in its environment.
+    pub fn with(model: &Path, store: &Path, variable: Option<(&str, String)>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_adaroll"));
         command.args(["serve", "--port", "0", "--threads", "1", "--kv-blocks", "256", "--model"]).arg(model).arg("--store").arg(store);
         command.stderr(Stdio::piped()).stdout(Stdio::null()).env("ADAROLL_LOG", "info").env_remove("ADAROLL_FAILPOINT");
-        if let Some(failpoint) = failpoint {
-            command.env("ADAROLL_FAILPOINT", failpoint);
-        }
+        command.envs(variable);
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut said = Vec::new();
@@ -47,27 +52,27 @@ impl Process {
         Process { child, url, client: client() }
     }
 
-    async fn ask(&self, request: reqwest::RequestBuilder) -> Option<(u16, Value)> {
+    pub async fn ask(&self, request: reqwest::RequestBuilder) -> Option<(u16, Value)> {
         let response = request.send().await.ok()?;
         let status = response.status().as_u16();
         Some((status, serde_json::from_str(&response.text().await.ok()?).unwrap()))
     }
 
-    async fn get(&self, path: &str) -> (u16, Value) {
+    pub async fn get(&self, path: &str) -> (u16, Value) {
         self.ask(self.client.get(format!("{}{path}", self.url))).await.unwrap()
     }
 
-    async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+    pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         self.ask(self.client.post(format!("{}{path}", self.url)).json(body)).await.unwrap()
     }
 
     /// Nothing if the process dies meanwhile.
-    async fn put(&self, query: &str, version: u64) -> Option<(u16, Value)> {
+    pub async fn put(&self, query: &str, version: u64) -> Option<(u16, Value)> {
         self.ask(self.client.put(format!("{}/v1/weights?{query}", self.url)).body(bytes(&naming(version)))).await
     }
 
     /// The version that serves, by its word and by what it draws.
-    async fn serves(&self) -> u64 {
+    pub async fn serves(&self) -> u64 {
         let version = self.get("/v1/weights").await.1["version"].as_u64().unwrap();
         let request = self.client.post(format!("{}/v1/rollouts", self.url)).header("accept", "application/x-ndjson");
         let streamed = Streamed::read(&request.json(&job(2, 2, 6, json!({}))).send().await.unwrap().text().await.unwrap());
@@ -76,7 +81,7 @@ impl Process {
         version
     }
 
-    async fn until(&self, what: &str, mut met: impl AsyncFnMut(&Process) -> bool) {
+    pub async fn until(&self, what: &str, mut met: impl AsyncFnMut(&Process) -> bool) {
         let until = Instant::now() + Duration::from_secs(20);
         while !met(self).await {
             assert!(Instant::now() < until, "did not happen: {what}");
@@ -84,7 +89,7 @@ impl Process {
         }
     }
 
-    fn died(&mut self) -> bool {
+    pub fn died(&mut self) -> bool {
         let until = Instant::now() + Duration::from_secs(20);
         while self.child.try_wait().unwrap().is_none() {
             if Instant::now() > until {
@@ -96,14 +101,14 @@ impl Process {
     }
 }
 
-fn setup() -> (tempfile::TempDir, PathBuf) {
+pub fn setup() -> (tempfile::TempDir, PathBuf) {
     let model = folder(&TinyModel::default());
     write_safetensors(&model.path().join("model.safetensors"), &naming(0));
     let store = model.path().join("jobs.db");
     (model, store)
 }
 
-fn files(store: &Path) -> Vec<String> {
+pub fn files(store: &Path) -> Vec<String> {
     let dir = PathBuf::from(format!("{}.weights", store.display()));
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -111,7 +116,7 @@ fn files(store: &Path) -> Vec<String> {
     names
 }
 
-async fn score(process: &Process, id: &str) {
+pub async fn score(process: &Process, id: &str) {
     process
         .until("samples wait for scores", async |process| {
             process.get(&format!("/v1/rollouts/{id}/pending")).await.1["samples"].as_array().is_some_and(|samples| samples.len() == 2)
@@ -121,7 +126,7 @@ async fn score(process: &Process, id: &str) {
     assert_eq!(status, 200, "{answer}");
 }
 
-async fn versions(process: &Process, id: &str) -> Vec<Vec<(u64, u64)>> {
+pub async fn versions(process: &Process, id: &str) -> Vec<Vec<(u64, u64)>> {
     let text = process.client.get(format!("{}/v1/rollouts/{id}/events", process.url)).send().await.unwrap().text().await.unwrap();
     spans(&Streamed::read(&text))
 }
@@ -169,6 +174,7 @@ async fn a_restart_serves_the_version_that_open_jobs_pin_and_stages_the_newer_on
     assert_eq!(second.get("/v1/rollouts/new").await.1["state"], "queued");
     score(&second, "old").await;
     second.until("the newer version serves", async |process| process.get("/v1/weights").await.1["version"] == 2).await;
+    second.until("and says so", async |process| process.get("/v1/weights").await.1["last"]["state"] == "done").await;
     assert!(versions(&second, "old").await.iter().all(|spans| spans[..] == [(1, 8)]));
     second.until("its job runs", async |process| process.get("/v1/rollouts/new").await.1["state"] == "running").await;
     drop(second);

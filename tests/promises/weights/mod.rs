@@ -4,6 +4,7 @@ mod crash;
 mod kit;
 mod load;
 mod refused;
+mod restarts;
 mod rules;
 mod stale;
 mod ways;

@@ -61,6 +61,7 @@ async fn every_bad_push_is_refused_by_name_and_changes_no_bit() {
         ("cut short", "version=6", good[..good.len() - 7].to_vec(), 422, "invalid_weights", None),
         ("cut within the header", "version=6", good[..100].to_vec(), 422, "invalid_weights", None),
         ("empty", "version=6", Vec::new(), 422, "invalid_weights", None),
+        ("another base under the live number", "version=5&base=4&rollback=true", part(&random(3), DOWN), 409, "conflict", Some("base")),
         ("bytes behind the end", "version=6", [&good[..], &[0]].concat(), 422, "invalid_weights", None),
         ("no safetensors file", "version=6", b"hello, these are no weights".to_vec(), 422, "invalid_weights", None),
         ("misnamed", "version=6", bytes(&misnamed), 422, "invalid_weights", Some("model.layers.1.mlp.down.weight")),

@@ -215,3 +215,22 @@ async fn pushes_wait_for_one_another_in_order() {
     let b = events(&served, "b").await;
     assert!(spans(&b).iter().all(|spans| spans[..] == [(1, 8)]));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_wait_is_answered_behind_a_push_that_waits_and_a_paused_server_says_what_to_do() {
+    let model = folder(&TinyModel::default());
+    write_safetensors(&model.path().join("model.safetensors"), &naming(0));
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::start(model.path(), dir.path(), &[]).await;
+    served.post("/v1/rollouts", &held("a", json!({}))).await;
+    assert_eq!(served.put("version=1&async=true", bytes(&naming(1))).await.0, 202);
+    let (status, answer) = served.put("version=2&async=true", bytes(&naming(2))).await;
+    assert_eq!((status, &answer), (202, &json!({"version": 2, "state": "queued"})));
+    // The one who pauses, pushes and resumes would wait for itself.
+    served.post("/v1/pause", &json!({})).await;
+    let (status, answer) = served.put("version=3", bytes(&naming(3))).await;
+    assert_eq!((status, &answer["error"]["code"]), (409, &json!("conflict")), "{answer}");
+    served.post("/v1/resume", &json!({})).await;
+    score(&served, "a").await;
+    served.until("both are through", async |served| served.live().await == 2).await;
+}

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::kit::{Served, bytes, folder, job, random};
-use crate::tiny_model::{TinyModel, write_safetensors};
+use crate::tiny_model::{RawTensor, TinyModel, read_tensors, write_safetensors};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_tensors_have_the_same_digest_whichever_way_they_come() {
@@ -99,6 +99,30 @@ async fn an_announced_digest_is_checked_and_who_does_not_wait_can_ask() {
         let problems: Vec<String> = jsonschema::validator_for(&schema).unwrap().iter_errors(&answer).map(|e| e.to_string()).collect();
         assert!(problems.is_empty(), "{name}: {problems:?} in {answer}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tied_head_may_be_written_out_if_it_is_the_embedding() {
+    let tied = |seed| TinyModel { seed, tied: true, ..TinyModel::default() };
+    let model = folder(&tied(1));
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::start(model.path(), dir.path(), &[]).await;
+    let pushed = folder(&tied(2));
+    let mut tensors = read_tensors(&pushed.path().join("model.safetensors"));
+    let embedding = tensors.iter().find(|tensor| tensor.name == "model.embed_tokens.weight").unwrap().clone();
+    tensors.push(RawTensor { name: "lm_head.weight".into(), ..embedding });
+    let mut last = bytes(&tensors);
+    served.push(1, &tensors).await;
+    // Its last number, a bit away.
+    tensors.last_mut().unwrap().bytes[0] ^= 1;
+    let (status, answer) = served.put("version=2", bytes(&tensors)).await;
+    assert_eq!((status, &answer["error"]["param"]), (422, &json!("lm_head.weight")), "{answer}");
+    // As part of a push that takes the embedding from its base.
+    let head = tensors.pop().unwrap();
+    let (status, answer) = served.put("version=2&base=1", bytes(std::slice::from_ref(&head))).await;
+    assert_eq!((status, &answer["error"]["param"]), (422, &json!("lm_head.weight")), "{answer}");
+    last.truncate(last.len() - 1);
+    assert_eq!(served.put("version=2", last).await.0, 422);
 }
 
 /// Slow and plain, to be compared with.

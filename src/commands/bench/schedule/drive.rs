@@ -67,7 +67,7 @@ pub fn drive(world: &Arc<World>, run: Run) -> Result<Driven, String> {
         metrics: Arc::new(Metrics::new().map_err(|e| sentence(&e))?),
         slots: Slots::new(run.slots),
         pause: Pause::default(),
-        versions: Versions::new(0),
+        versions: Versions::new(0, ""),
         width: Width { q_min: run.q_min, look_ahead: world.prompts() },
     };
     let start = Resume::default();

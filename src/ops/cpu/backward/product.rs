@@ -359,7 +359,9 @@ fn dx_tasks<W: Weight + Send + Sync>(isa: Isa, pool: &mut Pool, dy: &Tensor, wei
 }
 
 /// Rows of the gradient that a task takes, at most: eight tiles of AVX-512.
-const MOST_GRADIENT_ROWS: usize = 112;
+const MOST_GRADIENT_ROWS: usize = 8 * GRADIENT_TILE;
+/// Rows of a tile of AVX-512.
+const GRADIENT_TILE: usize = 14;
 
 /// See [`crate::ops::TrainOps::linear_dw`].
 pub(super) fn linear_dw(
@@ -378,7 +380,9 @@ pub(super) fn linear_dw(
     if rows.is_empty() {
         return;
     }
-    let per_task = outputs.div_ceil(2 * pool.threads()).next_multiple_of(14).min(MOST_GRADIENT_ROWS);
+    // As many tasks as threads, or a multiple of that, of nearly equal size.
+    let tasks = outputs.div_ceil(MOST_GRADIENT_ROWS).next_multiple_of(pool.threads());
+    let per_task = outputs.div_ceil(tasks).next_multiple_of(GRADIENT_TILE).min(MOST_GRADIENT_ROWS);
     let (lda, ldx, k) = (dy.stride, x.stride, rows.len());
     let a = Shared(dy.data[rows.start * lda + columns.start..].as_ptr().cast_mut());
     let b = Shared(x.data[x_row * ldx..].as_ptr().cast_mut());
