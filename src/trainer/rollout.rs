@@ -84,8 +84,8 @@ impl Asker<'_> {
         self.settings.rollout.strategy.get("kind").and_then(Value::as_str).unwrap_or("sequential")
     }
 
-    /// The body of part `part` of a step.
-    fn body(&self, state: &State, step: u64, part: u64, version: u64, lines: &[&Line], left: u64) -> Value {
+    /// The body of part `part` of a step; `pass` counts the passes through the data that have begun within the step.
+    fn body(&self, state: &State, step: u64, (part, pass): (u64, u64), version: u64, lines: &[&Line], left: u64) -> Value {
         let (run, rollout) = (&self.settings.run, &self.settings.rollout);
         let mut strategy = rollout.strategy.clone();
         if rollout.samples_per_step > 0 {
@@ -115,7 +115,7 @@ impl Asker<'_> {
             "strategy": strategy,
             "advantage": rollout.advantage,
             "sampling": rollout.sampling,
-            "seed": job_seed(run.seed, step, part),
+            "seed": job_seed(run.seed, step, pass),
             "weights": version,
             "namespace": rollout.namespace,
             "return": {"text": false, "logprobs": true},
@@ -128,7 +128,7 @@ impl Asker<'_> {
         let lines = data.take(cursor, self.prompts(state, left));
         let ids = lines.iter().map(|line| line.id.clone()).collect();
         let places = places(&lines);
-        let body = self.body(state, step, 0, version, &lines, left);
+        let body = self.body(state, step, (0, 0), version, &lines, left);
         let wanted = body["strategy"].get("groups_wanted").and_then(Value::as_u64);
         let running = self.server.start(body, places).await?;
         Ok(Started { running, ids, wanted, step, version })
@@ -152,10 +152,12 @@ impl Asker<'_> {
                 Some(job) => job,
                 None => {
                     let left = self.settings.rollout.samples_per_step - rollout.samples;
-                    let lines = data.take(cursor + rollout.taken, self.prompts(state, left));
+                    let (now, n) = (cursor + rollout.taken, data.lines().len() as u64);
+                    let pass = now / n - cursor / n;
+                    let lines = data.take(now, self.prompts(state, left));
                     ids = lines.iter().map(|line| line.id.clone()).collect();
                     let places = places(&lines);
-                    self.server.start(self.body(state, step, part, version, &lines, left), places).await?
+                    self.server.start(self.body(state, step, (part, pass), version, &lines, left), places).await?
                 }
             };
             let Finished { groups, lines, samples_seen, dropped } = job.finish(&ids).await?;
@@ -211,13 +213,13 @@ fn places(lines: &[&Line]) -> Vec<String> {
     lines.iter().map(|line| line.place.clone()).collect()
 }
 
-/// The seed of a job: a prompt that comes again, in a later pass or in a later part of a step, gets other samples.
-fn job_seed(seed: u64, step: u64, part: u64) -> u64 {
+/// The seed of a job: a prompt that comes again, in another step or in a later pass within one, gets other samples.
+fn job_seed(seed: u64, step: u64, pass: u64) -> u64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&seed.to_le_bytes());
     hasher.update(&step.to_le_bytes());
-    if part > 0 {
-        hasher.update(&part.to_le_bytes());
+    if pass > 0 {
+        hasher.update(&pass.to_le_bytes());
     }
     let mut first = [0; 8];
     first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);

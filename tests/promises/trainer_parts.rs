@@ -74,7 +74,7 @@ fn adapters_merge_and_their_gradients_are_those_of_the_merged_weights() {
         }])
     };
     let (base, slope) = (params(0.0), params(2.0));
-    let settings = settings::Lora { rank, alpha: 6.0, ..settings::Lora::default() };
+    let settings = settings::Lora { rank, alpha: 6.0, targets: vec!["q_proj".into()] };
     let (lora, mut adapters) = Lora::new(&settings, &base, 9).unwrap();
     let mut merged = base.clone();
     lora.merge(&base, &adapters, &mut merged);

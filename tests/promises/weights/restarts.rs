@@ -96,13 +96,12 @@ async fn a_job_that_restarts_knows_after_a_death_which_weights_its_samples_are_o
     let (model, store) = setup();
     let mut dying = Process::start(model.path(), &store, Some("weights.after_commit:2"));
     assert_eq!(dying.put("version=1", 1).await.unwrap().0, 200);
-    let (status, answer) = dying.post("/v1/rollouts", &job(1, 600, 60, json!({"job_id": "r", "on_weight_update": "restart"}))).await;
+    let (status, answer) = dying.post("/v1/rollouts", &job(1, 600, 100, json!({"job_id": "r", "on_weight_update": "restart"}))).await;
     assert_eq!(status, 202, "{answer}");
     dying
-        .until("some samples are judged", async |process| {
-            let text = process.client.get(format!("{}/metrics", process.url)).send().await.unwrap().text().await.unwrap();
-            let lines = text.lines().filter(|line| line.starts_with("adaroll_samples_total{"));
-            lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() >= 1.0
+        .until("some samples have ended", async |process| {
+            // Seven blocks of 256 each: 36 run at a time.
+            process.get("/v1/state").await.1["engine"]["stats"]["generated_tokens"].as_u64().is_some_and(|tokens| tokens > 2 * 36 * 100)
         })
         .await;
     assert_eq!(dying.put("version=2", 2).await, None);
@@ -112,7 +111,7 @@ async fn a_job_that_restarts_knows_after_a_death_which_weights_its_samples_are_o
     assert_eq!(weights(&again).await["version"], 2);
     let samples = versions(&again, "r").await;
     assert_eq!(samples.len(), 600);
-    assert!(samples.iter().all(|spans| spans[..] == [(2, 60)]), "a group of two versions");
+    assert!(samples.iter().all(|spans| spans[..] == [(2, 100)]), "a group of two versions");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
