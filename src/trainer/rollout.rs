@@ -11,11 +11,10 @@ use super::checkpoint::{Ahead, State};
 use super::data::{Data, Line};
 use super::server::{Finished, Group, Running, Server, ServerError};
 use super::settings::Settings;
+use crate::rollout::plan::Strategy;
 
 /// Prompts of one job at most.
 pub const MOST_PROMPTS: usize = 4096;
-/// `max_samples` of a request that does not say.
-const DEFAULT_MAX_SAMPLES: u64 = 32;
 
 /// A request's prompt.
 pub fn prompt(line: &Line) -> Value {
@@ -100,7 +99,8 @@ impl Asker<'_> {
                 }
                 // It spends its whole budget, and the last lines of a pass may be too few for it.
                 "estimate" => {
-                    let most = strategy.get("max_samples").and_then(Value::as_u64).unwrap_or(DEFAULT_MAX_SAMPLES);
+                    let most = strategy.get("max_samples").and_then(Value::as_u64);
+                    let most = most.unwrap_or_else(|| Strategy::default().max_samples.into());
                     strategy["budget"] = left.min(most * lines.len() as u64).into();
                 }
                 _ => strategy["budget"] = left.into(),

@@ -7,7 +7,7 @@
 //! - With a store on disk a version is committed, file first, before any job is accepted for it: a restart finds what its jobs need
 //!   ([`restore`]).
 //! - The last two committed versions are kept, and every version that a job which is open in the store was accepted for.
-//! - What is kept was read back: its digest is that of what was verified.
+//! - What is kept has the digest of what was verified: a copy of another process's file is read back.
 //!
 //! [`restore`]: Updates::start
 
