@@ -1,11 +1,15 @@
 //! The forward pass: one flat list of calls for every architecture and every use (prefill, decode, scoring, training).
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::config::{ModelConfig, RopeConfig};
 use super::weights::{Layer, Weights, heads};
-use crate::ops::{Batch, Heads, Ops};
+use crate::ops::{Batch, Heads, Ops, Place};
 
 /// Activations of one step, allocated once for the largest step.
 pub struct Forward<O: Ops> {
+    /// Tells apart the buffers of several forwards.
+    id: u64,
     heads: Heads,
     eps: f32,
     /// Rotary frequencies, `[head_dim / 2]`.
@@ -43,7 +47,9 @@ impl<O: Ops> Forward<O> {
     /// The same with other rotary frequencies, `[head_dim / 2]`: for comparisons with references that used others.
     pub fn with_frequencies(ops: &O, config: &ModelConfig, frequencies: Vec<f32>, rows: usize, logit_rows: usize) -> Self {
         let heads = heads(config);
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Forward {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             heads,
             eps: config.rms_norm_eps,
             frequencies,
@@ -51,20 +57,27 @@ impl<O: Ops> Forward<O> {
             h: ops.tensor(rows, config.hidden_size),
             y: ops.tensor(rows, config.hidden_size),
             qkv: ops.tensor(rows, heads.qkv_cols()),
-            angles: ops.tensor(rows, heads.dim),
+            angles: ops.wide_tensor(rows, heads.dim),
             attended: ops.tensor(rows, heads.query * heads.dim),
             gate_up: ops.tensor(rows, 2 * config.intermediate_size),
             act: ops.tensor(rows, config.intermediate_size),
             last: ops.tensor(logit_rows, config.hidden_size),
             normed: ops.tensor(logit_rows, config.hidden_size),
-            logits: ops.tensor(logit_rows, config.vocab_size),
+            logits: ops.wide_tensor(logit_rows, config.vocab_size),
         }
     }
 
     /// Runs one step: writes the keys and values of every row to `cache` and returns the logits of `batch.logit_rows`.
     pub fn run<'a>(&'a mut self, ops: &mut O, w: &Weights<O>, batch: &Batch, cache: &mut O::KvCache) -> &'a O::Tensor {
-        self.resize(ops, batch);
-        let Forward { heads, eps, frequencies, x, h, y, qkv, angles, attended, gate_up, act, last, normed, logits } = self;
+        let place = Place { forward: self.id, memory: ops.memory_id(&w.embed, cache) };
+        ops.step(place, batch, &mut |ops, rows| self.calls(ops, w, batch, rows, cache));
+        &self.logits
+    }
+
+    /// The calls of a step, in order.
+    fn calls(&mut self, ops: &mut O, w: &Weights<O>, batch: &Batch, rows: usize, cache: &mut O::KvCache) {
+        self.resize(ops, rows, batch.logit_rows.len() + rows - batch.rows());
+        let Forward { id: _, heads, eps, frequencies, x, h, y, qkv, angles, attended, gate_up, act, last, normed, logits } = self;
         let (heads, eps) = (*heads, *eps);
         ops.rope_angles(&batch.positions, frequencies, angles);
         ops.embed(&w.embed, &batch.tokens, x);
@@ -77,18 +90,16 @@ impl<O: Ops> Forward<O> {
         ops.gather_rows(x, &batch.logit_rows, last);
         ops.rmsnorm(last, &w.norm, eps, normed);
         ops.linear(normed, w.head.as_ref().unwrap_or(&w.embed), logits);
-        logits
     }
 
-    fn resize(&mut self, ops: &O, batch: &Batch) {
-        let rows = batch.rows();
+    fn resize(&mut self, ops: &O, rows: usize, logit_rows: usize) {
         for t in
             [&mut self.x, &mut self.h, &mut self.y, &mut self.qkv, &mut self.angles, &mut self.attended, &mut self.gate_up, &mut self.act]
         {
             ops.set_rows(t, rows);
         }
         for t in [&mut self.last, &mut self.normed, &mut self.logits] {
-            ops.set_rows(t, batch.logit_rows.len());
+            ops.set_rows(t, logit_rows);
         }
     }
 
@@ -150,12 +161,11 @@ pub(super) fn attend<O: Ops>(
     if let Some(bias) = &layer.qkv_bias {
         ops.add_bias(qkv, bias);
     }
-    if let Some((q, k)) = &layer.qk_norm {
+    if layer.qk_norm.is_some() {
         raw(ops, qkv);
-        ops.qk_norm(qkv, heads, q, k, eps);
     }
-    ops.rope(qkv, heads, angles);
-    ops.kv_write(qkv, heads, cached, &batch.slots, cache);
+    let norm = layer.qk_norm.as_ref().map(|(q, k)| (q, k));
+    ops.rope_kv(qkv, heads, norm, eps, angles, cached, &batch.slots, cache);
     ops.attention(qkv, heads, cached, batch, cache, attended);
     ops.linear(attended, &layer.out, y);
 }

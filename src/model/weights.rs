@@ -94,6 +94,37 @@ impl<O: Ops> Weights<O> {
     }
 }
 
+impl<O: Ops> Weights<O> {
+    /// Puts other weights of the same model in the place of these, where the backend wants them to stay; `staged` is left with what is not
+    /// used any more.
+    ///
+    /// # Panics
+    /// If the two are not of one model.
+    pub fn adopt(&mut self, ops: &mut O, staged: &mut Weights<O>) {
+        assert!(self.layers.len() == staged.layers.len() && self.head.is_some() == staged.head.is_some(), "weights of another model");
+        for (live, new) in self.layers.iter_mut().zip(&mut staged.layers) {
+            ops.adopt_vector(&mut live.attention_norm, &mut new.attention_norm);
+            ops.adopt_matrix(&mut live.qkv, &mut new.qkv);
+            if let (Some(live), Some(new)) = (&mut live.qkv_bias, &mut new.qkv_bias) {
+                ops.adopt_vector(live, new);
+            }
+            if let (Some(live), Some(new)) = (&mut live.qk_norm, &mut new.qk_norm) {
+                ops.adopt_vector(&mut live.0, &mut new.0);
+                ops.adopt_vector(&mut live.1, &mut new.1);
+            }
+            ops.adopt_matrix(&mut live.out, &mut new.out);
+            ops.adopt_vector(&mut live.mlp_norm, &mut new.mlp_norm);
+            ops.adopt_matrix(&mut live.gate_up, &mut new.gate_up);
+            ops.adopt_matrix(&mut live.down, &mut new.down);
+        }
+        ops.adopt_matrix(&mut self.embed, &mut staged.embed);
+        ops.adopt_vector(&mut self.norm, &mut staged.norm);
+        if let (Some(live), Some(new)) = (&mut self.head, &mut staged.head) {
+            ops.adopt_matrix(live, new);
+        }
+    }
+}
+
 impl<O: TrainOps> Weights<O> {
     /// Packs other tensors of the same model in the memory of these.
     pub fn update(&mut self, ops: &mut O, source: &dyn TensorSource) -> Result<(), ModelError> {

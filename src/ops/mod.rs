@@ -14,6 +14,9 @@ pub use backward::TrainOps;
 /// Tokens in one KV block.
 pub const BLOCK_TOKENS: usize = 16;
 
+/// Marks a token of a [`Batch`] that the host does not know yet: `PROMISED | i` is what ask `i` of the step before drew (see [`Late`]).
+pub const PROMISED: u32 = 1 << 31;
+
 /// A run of consecutive rows of a [`Batch`] that belong to one sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -118,6 +121,22 @@ pub struct Draw<'a> {
     pub sample: u32,
 }
 
+/// What a step asks of its logits.
+#[derive(Clone, Debug)]
+pub enum Ask<'a> {
+    /// A new token.
+    Draw(Draw<'a>),
+    /// The log-probabilities of a token that is already there, as [`Ops::logprobs_of`] gives them.
+    Token {
+        /// Row of the logits.
+        row: usize,
+        /// The token.
+        token: u32,
+        /// Temperature of the log-probability that is not the raw one.
+        temperature: f32,
+    },
+}
+
 /// What a draw gave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drawn {
@@ -133,7 +152,27 @@ pub struct Drawn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NonFinite;
 
-/// The table of operations. Shapes are `[rows, columns]`, row-major; activations are f32 on the CPU.
+/// The memory that a step runs on: steps of one place may be recorded once and replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Whose activations.
+    pub forward: u64,
+    /// Whose weights and cache: [`Ops::memory_id`].
+    pub memory: u64,
+}
+
+/// Answers that come one step late, so that the host prepares a step while the device computes the one before. At most two steps are open:
+/// `start`, `start`, `finish`, `start`, `finish` ... Within a step that follows `start`, a token [`PROMISED`] `| i` stands for what ask `i` drew.
+pub trait Late<T> {
+    /// Has the asks of this step answered, and returns at once.
+    fn start(&mut self, logits: &T, asks: &[Ask<'_>]);
+    /// Waits for the answers of the oldest step that is open, in the order of its asks.
+    fn finish(&mut self, out: &mut Vec<Result<Drawn, NonFinite>>);
+}
+
+/// The table of operations. Shapes are `[rows, columns]`, row-major; activations are f32 on the CPU and bf16 on a GPU.
+///
+/// A backend whose device fails remembers it and does nothing more; [`Ops::failure`] says so after any number of calls.
 pub trait Ops: Send {
     /// Activations `[rows, cols]` with room for a fixed number of rows.
     type Tensor: Send;
@@ -146,18 +185,57 @@ pub trait Ops: Send {
 
     /// Backend, instruction set and kernel revision, recorded with every job.
     fn numerics_id(&self) -> String;
+    /// What went wrong on the device since this was last asked, in a sentence.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+    /// Memory of the device that is free for a cache, where it is not the host's.
+    fn free_memory(&self) -> Option<u64> {
+        None
+    }
     /// Activations with room for `rows` rows.
     fn tensor(&self, rows: usize, cols: usize) -> Self::Tensor;
+    /// The same in f32 on every backend: logits, cosines and sines.
+    fn wide_tensor(&self, rows: usize, cols: usize) -> Self::Tensor {
+        self.tensor(rows, cols)
+    }
     /// Sets the number of rows in use.
     fn set_rows(&self, tensor: &mut Self::Tensor, rows: usize);
     /// Packs the rows of several tensors `[outputs_i, inputs]`, one below the other, as one matrix.
     fn matrix(&self, slabs: &[TensorView<'_>]) -> Self::Matrix;
     /// Widens and joins vectors.
     fn vector(&self, parts: &[TensorView<'_>]) -> Self::Vector;
+    /// Puts staged weights in the place of the live ones, which may move to where the staged ones were.
+    fn adopt_matrix(&mut self, live: &mut Self::Matrix, staged: &mut Self::Matrix) {
+        std::mem::swap(live, staged);
+    }
+    /// The same for a vector.
+    fn adopt_vector(&mut self, live: &mut Self::Vector, staged: &mut Self::Vector) {
+        std::mem::swap(live, staged);
+    }
+    /// Waits until the device has done everything it was given.
+    fn settle(&mut self) {}
     /// Bytes of one KV block over all layers.
     fn kv_block_bytes(&self, layers: usize, heads: Heads) -> usize;
     /// A cache of `blocks` blocks.
     fn kv_cache(&self, layers: usize, blocks: usize, heads: Heads) -> Self::KvCache;
+
+    /// Identifies the memory of these weights and this cache for a [`Place`].
+    fn memory_id(&self, _embed: &Self::Matrix, _cache: &Self::KvCache) -> u64 {
+        0
+    }
+    /// Runs the calls of one step, `run(self, rows)`. A device may compute more rows than the batch has (the others go nowhere), and may
+    /// replay a step of the same place and shape instead of calling `run`.
+    fn step(&mut self, _place: Place, batch: &Batch, run: &mut dyn FnMut(&mut Self, usize))
+    where
+        Self: Sized,
+    {
+        run(self, batch.rows());
+    }
+    /// For backends whose answers come one step late.
+    fn late(&mut self) -> Option<&mut dyn Late<Self::Tensor>> {
+        None
+    }
 
     /// `out[r] = table[ids[r]]`.
     fn embed(&mut self, table: &Self::Matrix, ids: &[u32], out: &mut Self::Tensor);
@@ -180,6 +258,24 @@ pub trait Ops: Send {
     fn rope(&mut self, qkv: &mut Self::Tensor, heads: Heads, angles: &Self::Tensor);
     /// Writes the keys and values of each row to its slot in `layer`.
     fn kv_write(&mut self, qkv: &Self::Tensor, heads: Heads, layer: usize, slots: &[u32], cache: &mut Self::KvCache);
+    /// [`Ops::qk_norm`] with the weights in `norm` where there are any, then [`Ops::rope`], then [`Ops::kv_write`]: one pass over the rows on a GPU.
+    fn rope_kv(
+        &mut self,
+        qkv: &mut Self::Tensor,
+        heads: Heads,
+        norm: Option<(&Self::Vector, &Self::Vector)>,
+        eps: f32,
+        angles: &Self::Tensor,
+        layer: usize,
+        slots: &[u32],
+        cache: &mut Self::KvCache,
+    ) {
+        if let Some((q, k)) = norm {
+            self.qk_norm(qkv, heads, q, k, eps);
+        }
+        self.rope(qkv, heads, angles);
+        self.kv_write(qkv, heads, layer, slots, cache);
+    }
     /// Causal attention of each row over its sequence's cached keys and values up to its own position; `out` is
     /// `[rows, query heads * dim]`. Scores: one FMA chain over the head's elements, times `1/sqrt(dim)`; softmax: exact maximum,
     /// own `exp`, 16 lanes by position and a tree; output: one FMA chain over ascending positions, divided by the sum at the end.
