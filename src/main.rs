@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use adaroll::commands::bench::{decode, schedule, train as bench_train};
+use adaroll::commands::device::DeviceChoice;
 use adaroll::commands::open::{EngineOptions, Opened, default_threads, open};
-use adaroll::commands::{check, demo, generate, inspect, jobs, prompts, report, rollout, score, serve, train};
+use adaroll::commands::{check, demo, generate, inspect, jobs, kernels, prompts, report, rollout, score, serve, train};
 use adaroll::config::LogFormat;
 use adaroll::engine::{EngineSettings, SamplingParams};
 use adaroll::model::backward::Recompute;
 use adaroll::ops::cpu::Isa;
+use adaroll::ops::cuda::GemmChoice;
 use adaroll::trainer::{self, checkpoint::State, journal::Numbers};
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -47,6 +49,9 @@ enum Command {
     /// Look at a model folder, or check it against reference values.
     #[command(subcommand)]
     Model(ModelCommand),
+    /// Compile the kernels of GPUs ahead of time, or see where they would come from.
+    #[command(subcommand)]
+    Kernels(kernels::KernelsCommand),
     /// Measure speed, beside the ceilings of this machine.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -167,14 +172,24 @@ impl MachineArgs {
     }
 }
 
-/// How an engine runs. Changes no bit of any result, but for --ignore-eos.
+/// How an engine runs. Changes no bit of any result, but for --ignore-eos, and for --device and --gemm: a GPU rounds to BF16, and cuBLASLt adds in
+/// an order of its own.
 #[derive(Args)]
 struct EngineArgs {
+    /// What computes: auto (the first GPU that can be used, else the CPU), cpu, cuda or cuda:N.
+    #[arg(long, default_value_t = DeviceChoice::Auto)]
+    device: DeviceChoice,
+    /// Folder of kernels made by `adaroll kernels build` [default: compiled at the first start and kept].
+    #[arg(long, value_name = "DIR")]
+    kernels: Option<PathBuf>,
+    /// Matrix products on a GPU: auto (cuBLASLt where it is exact and faster), own or cublaslt.
+    #[arg(long, default_value_t = GemmChoice::Auto)]
+    gemm: GemmChoice,
     #[command(flatten)]
     machine: MachineArgs,
-    /// Tokens computed in one step, prompts and answers together.
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    max_batch_tokens: u32,
+    /// Tokens computed in one step, prompts and answers together [default: 512 on a CPU, 8192 on a GPU].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    max_batch_tokens: Option<u32>,
     /// Sequences that run at a time.
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     max_sequences: u32,
@@ -192,11 +207,14 @@ struct EngineArgs {
 impl EngineArgs {
     fn options(&self) -> EngineOptions {
         EngineOptions {
+            device: self.device,
+            kernels: self.kernels.clone(),
+            gemm: self.gemm,
             threads: self.machine.threads(),
             isa: self.machine.isa(),
             ignore_eos: self.ignore_eos,
             settings: EngineSettings {
-                max_batch_tokens: self.max_batch_tokens as usize,
+                max_batch_tokens: self.max_batch_tokens.unwrap_or(0) as usize,
                 max_sequences: self.max_sequences as usize,
                 kv_blocks: self.kv_blocks.map(|n| n as usize),
                 prefix_cache: !self.no_prefix_cache,
@@ -318,6 +336,12 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Report(args) => println!("{}", args.run()?),
         Command::Rollout(args) => return run_rollout(&args).await,
         Command::Jobs(command) => command.run(&mut std::io::stdout().lock())?,
+        Command::Kernels(kernels::KernelsCommand::Build(args)) => {
+            let json = args.json;
+            let built = tokio::task::spawn_blocking(move || kernels::build(&args, &|line| eprintln!("{line}"))).await??;
+            print(&built, json)?;
+        }
+        Command::Kernels(kernels::KernelsCommand::List(args)) => print(&kernels::list(&args)?, args.json)?,
         Command::Generate(args) => run_generate(&args).await?,
         Command::Score(args) => run_score(&args).await?,
         Command::Model(ModelCommand::Inspect { dir, json }) => {

@@ -3,9 +3,11 @@
 pub mod bench;
 pub mod check;
 pub mod demo;
+pub mod device;
 pub mod generate;
 pub mod inspect;
 pub mod jobs;
+pub mod kernels;
 pub mod open;
 pub mod prompts;
 pub mod report;

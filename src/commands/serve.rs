@@ -10,6 +10,7 @@ use clap::Args;
 use tokio::net::TcpListener;
 use toml::Value;
 
+use super::device::DeviceChoice;
 use super::inspect::{Inspection, inspect};
 use super::open::Opened;
 use crate::config::{Config, ConfigError, Flag, Loaded};
@@ -17,6 +18,7 @@ use crate::engine::Engine;
 use crate::failpoint;
 use crate::model::ModelError;
 use crate::ops::cpu::Isa;
+use crate::ops::cuda::GemmChoice;
 use crate::rollout::Width;
 use crate::server::{self, AppState, Options, StartError, Tokens, WeightsOptions};
 use crate::store::{Store, StoreError, StorePath};
@@ -52,13 +54,22 @@ pub struct ServeArgs {
     /// SQLite file of jobs and samples, or :memory: [store.path, adaroll.db].
     #[arg(long, value_name = "PATH")]
     pub store: Option<PathBuf>,
+    /// What computes: auto (the first GPU that can be used, else the CPU), cpu, cuda or cuda:N [engine.device, auto].
+    #[arg(long)]
+    pub device: Option<DeviceChoice>,
+    /// Folder of kernels made by `adaroll kernels build` [engine.kernels_dir, none: compiled at the first start].
+    #[arg(long, value_name = "DIR")]
+    pub kernels: Option<PathBuf>,
+    /// Matrix products on a GPU: auto (cuBLASLt where it is exact and faster), own or cublaslt [engine.gemm, auto].
+    #[arg(long)]
+    pub gemm: Option<GemmChoice>,
     /// Threads [engine.threads, one a core].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// Instruction set: scalar, avx2 or avx512 [engine.isa, the best this machine has].
     #[arg(long)]
     pub isa: Option<Isa>,
-    /// Tokens computed in one step [engine.max_batch_tokens, 512].
+    /// Tokens computed in one step [engine.max_batch_tokens, 512 on a CPU, 8192 on a GPU].
     #[arg(long)]
     pub max_batch_tokens: Option<u32>,
     /// Sequences that run at a time [engine.max_sequences, 128].
@@ -91,6 +102,9 @@ impl ServeArgs {
             ("server.host", "--host", self.host.map(|host| Value::String(host.to_string()))),
             ("server.port", "--port", self.port.map(|port| Value::Integer(port.into()))),
             ("store.path", "--store", text(&self.store)),
+            ("engine.device", "--device", self.device.map(|device| Value::String(device.to_string()))),
+            ("engine.kernels_dir", "--kernels", text(&self.kernels)),
+            ("engine.gemm", "--gemm", self.gemm.map(|gemm| Value::String(gemm.to_string()))),
             ("engine.threads", "--threads", self.threads.map(|n| Value::Integer(n.into()))),
             ("engine.isa", "--isa", self.isa.map(|isa| Value::String(isa.to_string()))),
             ("engine.max_batch_tokens", "--max-batch-tokens", whole(self.max_batch_tokens)),

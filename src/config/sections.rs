@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::commands::device::DeviceChoice;
 use crate::commands::open::{EngineOptions, default_threads};
 use crate::engine::EngineSettings;
 use crate::ops::cpu::Isa;
+use crate::ops::cuda::GemmChoice;
 
 /// `[model]`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -108,11 +110,17 @@ impl Server {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Engine {
+    /// The device: `auto`, `cpu`, `cuda` or `cuda:N`.
+    pub device: String,
+    /// Folder of kernels made by `adaroll kernels build`; empty: compiled at the first start and kept.
+    pub kernels_dir: PathBuf,
+    /// Matrix products on a GPU: `auto`, `own` or `cublaslt`.
+    pub gemm: String,
     /// Threads; 0 is one a core.
     pub threads: usize,
     /// Instruction set; empty is the best there is.
     pub isa: String,
-    /// Tokens of a step.
+    /// Tokens of a step; 0 is the device's own: 512 on a CPU, 8192 on a GPU.
     pub max_batch_tokens: usize,
     /// Sequences that run at a time.
     pub max_sequences: usize,
@@ -128,11 +136,14 @@ pub struct Engine {
 
 impl Default for Engine {
     fn default() -> Self {
-        let EngineSettings { max_batch_tokens, max_sequences, kv_blocks, prefix_cache, max_queue } = EngineSettings::default();
+        let EngineSettings { max_sequences, kv_blocks, prefix_cache, max_queue, .. } = EngineSettings::default();
         Engine {
+            device: DeviceChoice::Auto.to_string(),
+            kernels_dir: PathBuf::new(),
+            gemm: GemmChoice::Auto.to_string(),
             threads: 0,
             isa: String::new(),
-            max_batch_tokens,
+            max_batch_tokens: 0,
             max_sequences,
             max_queue,
             kv_blocks: kv_blocks.unwrap_or(0),
@@ -147,7 +158,10 @@ impl Engine {
     pub fn options(&self) -> EngineOptions {
         EngineOptions {
             threads: if self.threads == 0 { default_threads() } else { self.threads },
-            // Checked before.
+            kernels: Some(self.kernels_dir.clone()).filter(|dir| !dir.as_os_str().is_empty()),
+            // All three were checked before.
+            device: self.device.parse().unwrap_or_default(),
+            gemm: self.gemm.parse().unwrap_or_default(),
             isa: self.isa.parse().unwrap_or_else(|_| Isa::detect()),
             ignore_eos: self.ignore_eos,
             settings: EngineSettings {

@@ -1,7 +1,9 @@
 //! What each value must be, beside its type.
 
 use super::Config;
+use crate::commands::device::DeviceChoice;
 use crate::ops::cpu::Isa;
+use crate::ops::cuda::GemmChoice;
 use crate::reward::PoolSettings;
 use crate::server::auth::Tokens;
 
@@ -27,7 +29,7 @@ pub(super) fn problems(config: &Config) -> Vec<(&'static str, String)> {
     within("jobs.max_open", j.max_open as u64, 1, 1 << 16);
     within("jobs.max_running", j.max_running as u64, 1, 1 << 16);
     within("engine.threads", e.threads as u64, 0, 1024);
-    within("engine.max_batch_tokens", e.max_batch_tokens as u64, 1, 1 << 20);
+    within("engine.max_batch_tokens", e.max_batch_tokens as u64, 0, 1 << 20);
     within("engine.max_sequences", e.max_sequences as u64, 1, 1 << 16);
     within("engine.max_queue", e.max_queue as u64, 1, 1 << 24);
     within("engine.kv_blocks", e.kv_blocks as u64, 0, 1 << 32);
@@ -51,6 +53,12 @@ pub(super) fn problems(config: &Config) -> Vec<(&'static str, String)> {
     if j.max_running > j.max_open {
         found
             .push(("jobs.max_running", format!("is {}, above jobs.max_open ({}); lower it or raise the other", j.max_running, j.max_open)));
+    }
+    if let Err(problem) = e.device.parse::<DeviceChoice>() {
+        found.push(("engine.device", format!("is {:?}; {problem}", e.device)));
+    }
+    if let Err(problem) = e.gemm.parse::<GemmChoice>() {
+        found.push(("engine.gemm", format!("is {:?}; {problem}", e.gemm)));
     }
     if !e.isa.is_empty()
         && let Err(problem) = e.isa.parse::<Isa>()

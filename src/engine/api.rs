@@ -311,6 +311,10 @@ pub struct EngineInfo {
     pub kv_tokens: usize,
     /// Backend and instruction set, part of the reproducibility record.
     pub numerics_id: String,
+    /// What computes: `cpu`, or a GPU's number and name.
+    pub device: String,
+    /// Why no GPU computes, where one was looked for.
+    pub why_not_cuda: Option<String>,
     /// Token ids that end a sample unless `ignore_eos`.
     pub stop_token_ids: Vec<u32>,
     /// Whether text (stop strings, decoded text) is available.

@@ -79,6 +79,8 @@ impl LocalEngine {
             context_length,
             kv_tokens: blocks * BLOCK_TOKENS,
             numerics_id: ops.numerics_id(),
+            device: ops.device_name(),
+            why_not_cuda: None,
             stop_token_ids: model.stop_token_ids.clone(),
             has_tokenizer: model.tokenizer.is_some(),
         };
@@ -106,6 +108,11 @@ impl LocalEngine {
             })?
         };
         Ok(LocalEngine { info, commands, board, next_id: AtomicU64::new(0), max_queue: settings.max_queue, stage, thread: Some(thread) })
+    }
+
+    /// Says why no GPU computes, for [`EngineInfo::why_not_cuda`].
+    pub fn say_why_not_cuda(&mut self, reason: Option<String>) {
+        self.info.why_not_cuda = reason;
     }
 
     fn stopped(&self) -> SubmitError {

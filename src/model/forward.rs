@@ -69,7 +69,7 @@ impl<O: Ops> Forward<O> {
 
     /// Runs one step: writes the keys and values of every row to `cache` and returns the logits of `batch.logit_rows`.
     pub fn run<'a>(&'a mut self, ops: &mut O, w: &Weights<O>, batch: &Batch, cache: &mut O::KvCache) -> &'a O::Tensor {
-        let place = Place { forward: self.id, memory: ops.memory_id(&w.embed, cache) };
+        let place = Place { forward: self.id, memory: ops.memory_id(&w.embed, cache), heads: self.heads };
         ops.step(place, batch, &mut |ops, rows| self.calls(ops, w, batch, rows, cache));
         &self.logits
     }

@@ -23,6 +23,12 @@ pub enum LoadError {
     /// The chat template.
     #[error(transparent)]
     Template(Box<super::template::TemplateError>),
+    /// The device that was asked for.
+    #[error("{0}")]
+    Device(String),
+    /// The engine did not start: no thread, or no memory on its device.
+    #[error("the engine cannot start: {0}")]
+    Start(std::io::Error),
     /// The machine has no threads to give.
     #[error("the threads of the engine cannot be started: {0}; lower --threads")]
     Threads(std::io::Error),

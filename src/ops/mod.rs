@@ -6,6 +6,7 @@
 
 pub mod backward;
 pub mod cpu;
+pub mod cuda;
 pub mod philox;
 
 use crate::model::TensorView;
@@ -65,7 +66,7 @@ impl Batch {
 }
 
 /// How the heads lie in the fused projection: a row is `[q heads | k heads | v heads]`, each of `head_dim` values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Heads {
     /// Query heads.
     pub query: usize,
@@ -159,6 +160,8 @@ pub struct Place {
     pub forward: u64,
     /// Whose weights and cache: [`Ops::memory_id`].
     pub memory: u64,
+    /// The model's heads.
+    pub heads: Heads,
 }
 
 /// Answers that come one step late, so that the host prepares a step while the device computes the one before. At most two steps are open:
@@ -185,6 +188,10 @@ pub trait Ops: Send {
 
     /// Backend, instruction set and kernel revision, recorded with every job.
     fn numerics_id(&self) -> String;
+    /// The device in words.
+    fn device_name(&self) -> String {
+        "cpu".into()
+    }
     /// What went wrong on the device since this was last asked, in a sentence.
     fn failure(&self) -> Option<String> {
         None

@@ -107,6 +107,8 @@ impl FakeEngine {
             context_length: 1024,
             kv_tokens: 1 << 20,
             numerics_id: "fake".into(),
+            device: "none".into(),
+            why_not_cuda: None,
             stop_token_ids: vec![2],
             has_tokenizer: true,
         };

@@ -61,6 +61,8 @@ impl SimEngine {
             context_length: MAX_TOKENS as usize + 1,
             kv_tokens: slots * (MAX_TOKENS as usize + 1),
             numerics_id: "simulated".into(),
+            device: "none".into(),
+            why_not_cuda: None,
             stop_token_ids: vec![0],
             has_tokenizer: true,
         };

@@ -1,0 +1,81 @@
+//! Products by our own kernels: which variant multiplies, and its launch. Every variant of `gemm.cu` adds in the same order, so the choice changes
+//! speed and no bit.
+
+use super::gemm_choice::WeightShape;
+use super::launch::{Arg, Queue};
+use super::tensor::stride_of;
+
+/// A product `out[rows, outputs] = x[rows, inputs] w[outputs, inputs]^T` on the card, by addresses; rows lie [`stride_of`] their width apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Product {
+    pub(super) shape: WeightShape,
+    pub(super) rows: usize,
+    pub(super) out: u64,
+    pub(super) x: u64,
+    pub(super) w: u64,
+}
+
+/// One tile shape of `gemm.cu`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Variant {
+    /// Rows of a tile.
+    pub(super) rows: usize,
+    /// Columns (outputs) of a tile.
+    pub(super) cols: usize,
+    pub(super) threads: u32,
+    /// Dynamic shared bytes.
+    pub(super) shared: u32,
+    /// The kernels with bf16 and with f32 outputs.
+    pub(super) kernels: [&'static str; 2],
+}
+
+/// From `gemm.cu`.
+pub(super) const VARIANTS: [Variant; 3] = [
+    Variant { rows: 16, cols: 32, threads: 64, shared: 65_280, kernels: ["gemm_16_bf16", "gemm_16_f32"] },
+    Variant { rows: 64, cols: 64, threads: 128, shared: 92_160, kernels: ["gemm_64_bf16", "gemm_64_f32"] },
+    Variant { rows: 128, cols: 128, threads: 128, shared: 110_592, kernels: ["gemm_128_bf16", "gemm_128_f32"] },
+];
+
+impl Variant {
+    /// Blocks of a product.
+    pub(super) fn grid(&self, rows: usize, outputs: usize) -> (usize, usize, usize) {
+        (outputs.div_ceil(self.cols), rows.div_ceil(self.rows), 1)
+    }
+}
+
+/// The variant for a product of `rows` rows on a card of so many multiprocessors: the largest tile that rows fill, unless it would leave
+/// multiprocessors without work.
+pub(super) fn choose(rows: usize, outputs: usize, multiprocessors: u32) -> &'static Variant {
+    let [small, middle, large] = &VARIANTS;
+    let blocks = |v: &Variant| {
+        let (x, y, _) = v.grid(rows, outputs);
+        x * y
+    };
+    match rows {
+        _ if rows <= small.rows => small,
+        _ if rows > middle.rows && blocks(large) >= multiprocessors as usize => large,
+        _ => middle,
+    }
+}
+
+/// Starts a product.
+///
+/// # Safety
+/// The addresses are of memory with room for the product, which stays until the work on this stream is done.
+pub(super) unsafe fn multiply(queue: &Queue, multiprocessors: u32, product: &Product) {
+    let Product { shape: WeightShape { outputs, inputs, wide }, rows, out, x, w } = *product;
+    let variant = choose(rows, outputs, multiprocessors);
+    let args: [Arg; 9] = [
+        out.into(),
+        stride_of(outputs).into(),
+        x.into(),
+        stride_of(inputs).into(),
+        w.into(),
+        stride_of(inputs).into(),
+        rows.into(),
+        outputs.into(),
+        inputs.into(),
+    ];
+    // SAFETY: as the kernel takes them, and of the type of the output; the memory is the caller's.
+    unsafe { queue.launch(variant.kernels[usize::from(wide)], variant.grid(rows, outputs), variant.threads, args) };
+}

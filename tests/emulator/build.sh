@@ -1,0 +1,53 @@
+#!/bin/sh
+# Builds the emulator: `sh tests/emulator/build.sh OUT [plain|sanitize]` compiles the kernels and the driver into OUT/libcuda.so.1.
+#
+# KERNELS names another folder of kernels, CXX another compiler. `sanitize` adds AddressSanitizer and UndefinedBehaviorSanitizer; a process that
+# loads that library must preload libasan, with ASAN_OPTIONS=detect_leaks=0. At most two compilers run at once; exit status 1 says that something
+# did not compile, or that there is no compiler.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+out=${1:?usage: build.sh OUT [plain|sanitize]}
+kind=${2:-plain}
+kernels=${KERNELS:-$here/../../kernels}
+cxx=${CXX:-g++}
+
+if ! $cxx --version >/dev/null 2>&1; then
+    echo "build.sh: no C++ compiler: $cxx" >&2
+    exit 1
+fi
+flags="-std=c++17 -O2 -g1 -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-strict-aliasing -Wall -Wextra -Wno-unknown-pragmas"
+# The kernels' fma_rn is then one instruction; without, it is a call.
+if [ "$(uname -m)" = x86_64 ] && grep -qw avx2 /proc/cpuinfo && grep -qw fma /proc/cpuinfo; then
+    flags="$flags -mavx2 -mfma"
+fi
+case $kind in
+plain) ;;
+sanitize) flags="$flags -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" ;;
+*)
+    echo "build.sh: plain or sanitize, not $kind" >&2
+    exit 1
+    ;;
+esac
+mkdir -p "$out" || exit 1
+objects=$(mktemp -d) || exit 1
+trap 'rm -rf "$objects"' EXIT
+
+# The slowest first, so that two compilers end at about the same time.
+{
+    ls -S "$kernels"/*.cu 2>/dev/null
+    ls -S "$here"/*.cpp | grep -v /selftest
+} | CXX=$cxx FLAGS="$flags -I$here -I$kernels" OBJECTS=$objects xargs -P 2 -I{} sh -c '
+    source={}
+    object=$OBJECTS/$(basename "$source").o
+    if ! $CXX $FLAGS -x c++ -c "$source" -o "$object" 2>"$object.log"; then
+        echo "build.sh: $source does not compile: $(grep -m 1 error "$object.log")" >&2
+        exit 1
+    fi
+    # Warnings are worth a look, and no failure.
+    cat "$object.log" >&2' || exit 1
+
+shared="-shared -Wl,-soname,libcuda.so.1"
+if ! $cxx $flags $shared -o "$out/libcuda.so.1" "$objects"/*.o -pthread 2>"$objects/link.log"; then
+    echo "build.sh: the library does not link: $(tail -1 "$objects/link.log")" >&2
+    exit 1
+fi
