@@ -4,6 +4,7 @@
 #
 #   tests/full.sh                  everything
 #   tests/full.sh timing fuzz      only these parts: timing blocks sampler weights kills training learning schedule fuzz warmup api prometheus
+#                                  kernels
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=("$@")
@@ -44,8 +45,10 @@ run() { echo; echo "== $1"; shift; "$@" 2>&1; }
   # The demonstration's model made again from its seeds: the committed bytes.
   if wanted warmup; then run warmup cargo test --test promises -- --ignored --nocapture demo_warm::long; fi
   # The HTTP interface against schemathesis and bad requests by hand; and scraped by a real Prometheus. Both on a release build.
-  if wanted api || wanted prometheus; then cargo build --release; fi
+  if wanted api || wanted prometheus || wanted kernels; then cargo build --release; fi
   if wanted api; then run api python3 -B tests/full/api.py; fi
   if wanted prometheus; then run prometheus python3 -B tests/full/prometheus.py; fi
+  # The GPU's kernels under NVIDIA's disassembler and assembler, for four architectures; no GPU is needed.
+  if wanted kernels; then run kernels python3 -B tests/full/kernels.py; fi
 } | tee -a "$results"
 echo "results in $results"

@@ -9,7 +9,9 @@ use serde::Serialize;
 use crate::ops::cuda::Device;
 use crate::ops::cuda::compile::cubin::{self, Resources};
 use crate::ops::cuda::compile::sources::{Architecture, FAMILIES, Family};
-use crate::ops::cuda::compile::{KERNELS_VARIABLE, KernelError, KernelOptions, cached, make, shipped, shipped_architectures, write_shipped};
+use crate::ops::cuda::compile::{
+    KERNELS_VARIABLE, KernelError, KernelOptions, cached, make, shipped, shipped_architectures, write_shipped,
+};
 
 /// The arguments of `adaroll kernels`.
 #[derive(Clone, Debug, Subcommand)]
@@ -83,7 +85,7 @@ pub struct Row {
     /// The file of `kernels/`.
     pub family: &'static str,
     /// Its name.
-    pub kernel: String,
+    pub kernel: &'static str,
     /// Shared memory that a block asks for at its start, beside the static.
     pub dynamic_shared_bytes: u32,
     /// From the cubin.
@@ -106,17 +108,21 @@ pub struct Table {
 }
 
 impl Table {
-    fn new(arch: Architecture, origin: String, not_shipped: Option<String>, images: &[(&'static Family, Vec<u8>)]) -> Result<Table, KernelError> {
+    fn new(
+        arch: Architecture,
+        origin: String,
+        not_shipped: Option<String>,
+        images: &[(&'static Family, Vec<u8>)],
+    ) -> Result<Table, KernelError> {
         let mut kernels = Vec::new();
         for (family, image) in images {
             let contents = cubin::read(image).map_err(|reason| KernelError::Image { family: family.name, reason })?;
-            let dynamic = family.kernels();
-            kernels.extend(contents.kernels.into_iter().map(|(kernel, resources)| Row {
-                family: family.name,
-                dynamic_shared_bytes: dynamic.iter().find(|(name, _)| *name == kernel).map_or(0, |(_, bytes)| *bytes),
-                kernel,
-                resources,
-            }));
+            // In the host's order: by size and not by letters.
+            for (kernel, dynamic_shared_bytes) in family.kernels() {
+                let found = contents.kernels.iter().find(|(name, _)| name == kernel);
+                let (_, resources) = found.ok_or(KernelError::NoKernel { family: family.name, kernel })?.clone();
+                kernels.push(Row { family: family.name, kernel, dynamic_shared_bytes, resources });
+            }
         }
         Ok(Table { architecture: arch.to_string(), origin, not_shipped, kernels })
     }
@@ -269,7 +275,9 @@ pub fn list(args: &ListArgs) -> Result<Listed, KernelError> {
             || format!("none: {KERNELS_VARIABLE} names none, and there is no `kernels` beside the executable"),
             |folder| folder.display().to_string(),
         ),
-        cache: options.cache_folder().map_or_else(|| "none: neither XDG_CACHE_HOME nor HOME names a folder".into(), |f| f.display().to_string()),
+        cache: options
+            .cache_folder()
+            .map_or_else(|| "none: neither XDG_CACHE_HOME nor HOME names a folder".into(), |f| f.display().to_string()),
         nvrtc: compiler.map_or_else(|e| format!("none: {e}"), |found| format!("{}, {}", found.version, found.place)),
         architectures,
     })

@@ -170,6 +170,7 @@ impl Engine {
                 kv_blocks: Some(self.kv_blocks).filter(|blocks| *blocks > 0),
                 prefix_cache: self.prefix_cache,
                 max_queue: self.max_queue,
+                ..EngineSettings::default()
             },
         }
     }

@@ -12,9 +12,8 @@ use super::api::*;
 use super::runner::{Command, Runner};
 use super::settings::EngineSettings;
 use super::weights::{Packer, Slot, Stage, StageError, Swapped};
-use crate::model::weights::heads;
 use crate::model::{Model, TensorSource};
-use crate::ops::{BLOCK_TOKENS, Ops};
+use crate::ops::Ops;
 
 /// What the loop and the handle share.
 pub(super) struct Board {
@@ -72,18 +71,6 @@ impl LocalEngine {
         let staged = Arc::new(Slot::default());
         let config = model.config.clone();
         let stage = packer.map(|ops| Box::new(Packer::new(ops, config, staged.clone())) as Box<dyn Stage>);
-        let context_length = model.config.context_length;
-        let blocks = settings.blocks(ops.kv_block_bytes(model.config.num_layers, heads(&model.config)), context_length);
-        let info = EngineInfo {
-            vocab_size: model.config.vocab_size,
-            context_length,
-            kv_tokens: blocks * BLOCK_TOKENS,
-            numerics_id: ops.numerics_id(),
-            device: ops.device_name(),
-            why_not_cuda: None,
-            stop_token_ids: model.stop_token_ids.clone(),
-            has_tokenizer: model.tokenizer.is_some(),
-        };
         let board = Arc::new(Board {
             stats: Mutex::default(),
             outstanding: AtomicUsize::new(0),
@@ -92,13 +79,15 @@ impl LocalEngine {
             start: Instant::now(),
         });
         let (commands, inbox) = mpsc::channel();
-        let runner = Runner::new(ops, model, settings, blocks, board.clone(), staged);
+        let runner = Runner::new(ops, model, settings, board.clone(), staged).map_err(std::io::Error::other)?;
+        let info = runner.info();
         let thread = {
             let board = board.clone();
             std::thread::Builder::new().name("engine".into()).spawn(move || {
                 let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runner.run(&inbox)));
                 let why = match result {
-                    Ok(()) => "it was asked to".to_owned(),
+                    Ok(Ok(())) => "it was asked to".to_owned(),
+                    Ok(Err(device)) => device,
                     Err(panic) => {
                         let message = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
                         format!("its loop failed: {}", message.unwrap_or("no message"))
@@ -225,7 +214,7 @@ impl Engine for LocalEngine {
 
     fn stage(&self, version: u64, source: &dyn TensorSource) -> Result<(), StageError> {
         let stage = self.stage.as_ref().ok_or(StageError::Fixed)?;
-        Ok(stage.stage(version, source)?)
+        stage.stage(version, source)
     }
 
     fn swap(&self) -> Result<oneshot::Receiver<Swapped>, StageError> {

@@ -1,9 +1,11 @@
 //! Requests in, tokens out.
 //!
-//! One loop on its own thread, three calls a step: schedule, run, postprocess. The handle in [`api`] is the only way in: plain
+//! One loop on its own thread, three calls a step: schedule, run, postprocess. On a device that answers one step late, a step is scheduled and
+//! launched before the one before it is postprocessed. The handle in [`api`] is the only way in: plain
 //! structs go in, a stream of events comes out.
 
 pub mod api;
+mod asks;
 pub mod blocks;
 pub mod detokenize;
 mod local;

@@ -14,6 +14,8 @@ pub(super) struct Output {
     request: SampleRequest,
     events: UnboundedSender<Event>,
     sample: Sample,
+    /// Draws that were asked for and have not come.
+    in_flight: usize,
     text: Option<TextStream>,
     /// Ids that end the sample.
     stops: Arc<[u32]>,
@@ -43,20 +45,35 @@ impl Output {
             stop_match: None,
             weight_versions: vec![VersionSpan { version: weights_version, start: 0, end: 0 }],
         };
-        Output { request, events, sample, text, stops, most_tokens }
+        Output { request, events, sample, in_flight: 0, text, stops, most_tokens }
     }
 
-    /// How the next token is to be drawn from `row` of the logits.
+    /// How the next token that nobody has asked for is to be drawn from `row` of the logits.
     pub(super) fn draw(&self, row: usize) -> Draw<'_> {
         let p = &self.request.params;
-        let position = self.sample.token_ids.len();
+        let position = self.asked_tokens();
         let banned: &[u32] = if position < p.min_tokens as usize { &self.stops } else { &[] };
         let filters = Filters { temperature: p.temperature, top_k: p.top_k, top_p: p.top_p, min_p: p.min_p, bias: &p.logit_bias, banned };
         Draw { row, filters, key: self.request.key.0, position: position as u32, sample: self.request.index }
     }
 
+    /// The draw has been asked for.
+    pub(super) fn asked(&mut self) {
+        self.in_flight += 1;
+    }
+
+    /// Whether the sample ends with the last token asked for, whatever that is.
+    pub(super) fn asked_all(&self) -> bool {
+        self.asked_tokens() >= self.most_tokens
+    }
+
+    fn asked_tokens(&self) -> usize {
+        self.sample.token_ids.len() + self.in_flight
+    }
+
     /// Takes a token that this version drew; says whether (and how) the sample has ended with it.
     pub(super) fn push(&mut self, drawn: Drawn, weights_version: u64) -> Option<FinishReason> {
+        self.in_flight -= 1;
         let s = &mut self.sample;
         let at = s.token_ids.len() as u32;
         match s.weight_versions.last_mut() {

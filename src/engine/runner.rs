@@ -1,4 +1,9 @@
 //! The loop: schedule, run, postprocess.
+//!
+//! A backend that is not late ([`Ops::late`]) answers in the step itself. From one that is, the answers of a step are read and booked when the
+//! next step has been launched: between the two the step is *open*, and its tokens are promises to the scheduler. Whatever ends a sample ends
+//! it at once; what was asked for it meanwhile is dropped when it comes. A step is booked under the weights it ran with, and no step is open
+//! when the weights change.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -8,6 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc as events, oneshot};
 
 use super::api::*;
+use super::asks::{Asked, Asker, answer};
 use super::blocks::Blocks;
 use super::local::{Board, Scoring, lock};
 use super::output::Output;
@@ -17,7 +23,7 @@ use super::weights::{Slot, Swapped};
 use crate::model::Model;
 use crate::model::forward::Forward;
 use crate::model::weights::heads;
-use crate::ops::{Batch, Draw, Drawn, NonFinite, Ops};
+use crate::ops::{Ask, BLOCK_TOKENS, Batch, Drawn, NonFinite, Ops};
 
 /// How long an idle loop sleeps between two heartbeats.
 const IDLE: Duration = Duration::from_millis(50);
@@ -60,17 +66,26 @@ pub(super) struct Runner<O: Ops> {
     stats: EngineStats,
     weights_version: u64,
     staged: Arc<Slot<O>>,
+    /// What the last step asked, where its answers are still to come.
+    open: Option<Asked>,
     // Memory that steps use again.
     batch: Batch,
     outcomes: Vec<Outcome>,
-    drawn: Vec<Result<Drawn, NonFinite>>,
+    answers: Vec<Result<Drawn, NonFinite>>,
 }
 
 impl<O: Ops + 'static> Runner<O> {
-    pub(super) fn new(ops: O, model: Model<O>, settings: &EngineSettings, blocks: usize, board: Arc<Board>, staged: Arc<Slot<O>>) -> Self {
+    /// Takes the memory that the steps need; says what is wrong with a device that does not have it.
+    pub(super) fn new(ops: O, model: Model<O>, settings: &EngineSettings, board: Arc<Board>, staged: Arc<Slot<O>>) -> Result<Self, String> {
         let limits = Limits { batch_tokens: settings.max_batch_tokens.max(1), sequences: settings.max_sequences.max(1) };
         let forward = Forward::new(&ops, &model.config, limits.batch_tokens, limits.sequences);
-        let cache = ops.kv_cache(model.config.num_layers, blocks, heads(&model.config));
+        // The cache takes a share of what is free beside everything else.
+        let (layers, heads) = (model.config.num_layers, heads(&model.config));
+        let blocks = settings.blocks(ops.kv_block_bytes(layers, heads), model.config.context_length, ops.free_memory());
+        let cache = ops.kv_cache(layers, blocks, heads);
+        if let Some(why) = ops.failure() {
+            return Err(why);
+        }
         let scheduler = Scheduler::new(limits, Blocks::new(blocks, settings.prefix_cache));
         let mut runner = Runner {
             ops,
@@ -84,16 +99,31 @@ impl<O: Ops + 'static> Runner<O> {
             stats: EngineStats::default(),
             weights_version: 0,
             staged,
+            open: None,
             batch: Batch::default(),
             outcomes: Vec::new(),
-            drawn: Vec::new(),
+            answers: Vec::new(),
         };
         runner.publish_stats();
-        runner
+        Ok(runner)
     }
 
-    /// Runs until told to stop.
-    pub(super) fn run(mut self, inbox: &mpsc::Receiver<Command>) {
+    /// What it serves.
+    pub(super) fn info(&self) -> EngineInfo {
+        EngineInfo {
+            vocab_size: self.model.config.vocab_size,
+            context_length: self.model.config.context_length,
+            kv_tokens: self.scheduler.blocks().total() * BLOCK_TOKENS,
+            numerics_id: self.ops.numerics_id(),
+            device: self.ops.device_name(),
+            why_not_cuda: None,
+            stop_token_ids: self.model.stop_token_ids.clone(),
+            has_tokenizer: self.model.tokenizer.is_some(),
+        }
+    }
+
+    /// Runs until told to stop, or until the device fails; then it says how, and the streams end without a last event.
+    pub(super) fn run(mut self, inbox: &mpsc::Receiver<Command>) -> Result<(), String> {
         loop {
             self.board.beat();
             // Requests come in bursts. The first step after a pause waits a moment for the rest of its burst, so that samples of one prompt
@@ -106,19 +136,22 @@ impl<O: Ops + 'static> Runner<O> {
                     _ => Duration::ZERO,
                 };
                 match inbox.recv_timeout(patience) {
-                    Ok(Command::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => return self.end(),
-                    Ok(command) => self.take(command),
+                    Ok(Command::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => {
+                        self.end();
+                        return Ok(());
+                    }
+                    Ok(command) => self.take(command)?,
                     Err(mpsc::RecvTimeoutError::Timeout) => break,
                 }
             }
-            if !self.scheduler.is_idle() {
-                self.step();
+            if !self.scheduler.is_idle() || self.open.is_some() {
+                self.step()?;
             }
             self.publish_stats();
         }
     }
 
-    fn take(&mut self, command: Command) {
+    fn take(&mut self, command: Command) -> Result<(), String> {
         match command {
             Command::Sample(id, request, events) => {
                 let stops = self.stops(&request.params);
@@ -141,17 +174,23 @@ impl<O: Ops + 'static> Runner<O> {
                 self.publish_stats();
                 let _ = reply.send(was_there);
             }
-            Command::Swap(reply) => self.swap(reply),
+            Command::Swap(reply) => self.swap(reply)?,
             Command::Stop => {}
         }
+        Ok(())
     }
 
     /// Puts the staged weights in the place of the live ones; nothing of the old ones is used again. Where nothing is staged the reply is
     /// dropped, which says so.
-    fn swap(&mut self, reply: oneshot::Sender<Swapped>) {
+    fn swap(&mut self, reply: oneshot::Sender<Swapped>) -> Result<(), String> {
         let began = Instant::now();
-        let Some((version, weights)) = self.staged.take() else { return };
-        let retired = std::mem::replace(&mut self.model.weights, weights);
+        let Some((version, mut weights)) = self.staged.take() else { return Ok(()) };
+        self.close()?;
+        self.ops.settle();
+        self.model.weights.adopt(&mut self.ops, &mut weights);
+        self.ops.settle();
+        self.check()?;
+        let retired = Box::new(weights);
         self.weights_version = version;
         let lost_tokens = self.scheduler.computed_tokens();
         self.scheduler.new_version();
@@ -161,7 +200,8 @@ impl<O: Ops + 'static> Runner<O> {
             self.scheduler.score_again(*id, state.request.from);
         }
         self.publish_stats();
-        let _ = reply.send(Swapped { version, pause: began.elapsed(), lost_tokens, retired: Box::new(retired) });
+        let _ = reply.send(Swapped { version, pause: began.elapsed(), lost_tokens, retired });
+        Ok(())
     }
 
     /// Every token id that ends a sample with these parameters.
@@ -170,39 +210,114 @@ impl<O: Ops + 'static> Runner<O> {
         own.iter().chain(&params.stop_token_ids).copied().collect()
     }
 
-    /// One step.
-    fn step(&mut self) {
+    /// One step, and the booking of what is known after it.
+    fn step(&mut self) -> Result<(), String> {
         let step = self.scheduler.schedule(&mut self.batch);
         // The block tables have changed already: the copies are due also where nothing runs.
         self.ops.copy_blocks(&mut self.cache, &step.copies);
         if step.parts.is_empty() {
-            return;
+            return self.close();
         }
-        let logits = self.forward.run(&mut self.ops, &self.model.weights, &self.batch, &mut self.cache);
+        self.forward.run(&mut self.ops, &self.model.weights, &self.batch, &mut self.cache);
         self.stats.steps += 1;
         self.stats.batch_tokens += self.batch.rows() as u64;
         self.scheduler.complete(&step, &mut self.outcomes);
-
-        let mut draws: Vec<Draw<'_>> = Vec::new();
-        let mut drawers = Vec::new();
-        for outcome in &self.outcomes {
-            if let Outcome::Draw { id, logits } = outcome
-                && let Some(output) = self.outputs.get(id)
-            {
-                draws.push(output.draw(*logits));
-                drawers.push(*id);
-            }
-        }
-        self.ops.sample(logits, &draws, &mut self.drawn);
-        drop(draws);
-        for (i, id) in drawers.into_iter().enumerate() {
-            self.postprocess(id, self.drawn[i]);
-        }
-        self.score();
+        let asked = self.ask();
+        let known = if self.ops.late().is_some() { self.open.replace(asked) } else { Some(asked) };
+        self.book(known)?;
+        self.promise();
+        Ok(())
     }
 
-    /// Books one drawn token.
-    fn postprocess(&mut self, id: RequestId, drawn: Result<Drawn, NonFinite>) {
+    /// Books the step that is open, if one is.
+    fn close(&mut self) -> Result<(), String> {
+        let open = self.open.take();
+        self.book(open)
+    }
+
+    /// Fails if the device has.
+    fn check(&self) -> Result<(), String> {
+        self.ops.failure().map_or(Ok(()), Err)
+    }
+
+    /// Asks what the step that has just run is for.
+    fn ask(&mut self) -> Asked {
+        let (mut asks, mut askers) = (Vec::new(), Vec::new());
+        for outcome in &self.outcomes {
+            if let Outcome::Draw { id, logits } = *outcome
+                && let Some(output) = self.outputs.get(&id)
+            {
+                asks.push(Ask::Draw(output.draw(logits)));
+                askers.push(Asker::Draw(id));
+            }
+        }
+        for outcome in &self.outcomes {
+            if let Outcome::Scored { id, logits, rows, from, done } = *outcome
+                && let Some(state) = self.scoring.get(&id)
+            {
+                let ScoreRequest { ref token_ids, temperature, .. } = state.request;
+                asks.extend((0..rows).map(|i| Ask::Token { row: logits + i, token: token_ids[from + i], temperature }));
+                askers.push(Asker::Scored { id, from, rows, done });
+            }
+        }
+        let logits = self.forward.logits();
+        match self.ops.late() {
+            Some(late) => late.start(logits, &asks),
+            None => answer(&mut self.ops, logits, &asks, &mut self.answers),
+        }
+        drop(asks);
+        for asker in &askers {
+            if let Asker::Draw(id) = asker
+                && let Some(output) = self.outputs.get_mut(id)
+            {
+                output.asked();
+            }
+        }
+        Asked { version: self.weights_version, askers }
+    }
+
+    /// Tells the scheduler what the open step keeps to itself.
+    fn promise(&mut self) {
+        let Some(Asked { askers, .. }) = &self.open else { return };
+        for (number, asker) in askers.iter().enumerate() {
+            match asker {
+                Asker::Draw(id) => {
+                    if let Some(output) = self.outputs.get(id) {
+                        self.scheduler.promise(*id, (!output.asked_all()).then_some(number as u32));
+                    }
+                }
+                Asker::Scored { id, done: true, .. } => self.scheduler.promise(*id, None),
+                Asker::Scored { .. } => {}
+            }
+        }
+    }
+
+    /// Books what a step asked, once the answers are there.
+    fn book(&mut self, asked: Option<Asked>) -> Result<(), String> {
+        if asked.is_some()
+            && let Some(late) = self.ops.late()
+        {
+            late.finish(&mut self.answers);
+        }
+        // The answers of a device that has failed may be anything.
+        self.check()?;
+        let Some(Asked { version, askers }) = asked else { return Ok(()) };
+        let answers = std::mem::take(&mut self.answers);
+        let mut rest = answers.as_slice();
+        for asker in askers {
+            let (own, others) = rest.split_at(asker.answers());
+            rest = others;
+            match asker {
+                Asker::Draw(id) => self.postprocess(id, own[0], version),
+                Asker::Scored { id, from, done, .. } => self.score(id, from, own, done),
+            }
+        }
+        self.answers = answers;
+        Ok(())
+    }
+
+    /// Books one token that this version drew.
+    fn postprocess(&mut self, id: RequestId, drawn: Result<Drawn, NonFinite>, weights_version: u64) {
         let Some(output) = self.outputs.get_mut(&id) else { return };
         let ended = match drawn {
             Err(NonFinite) => {
@@ -212,7 +327,7 @@ impl<O: Ops + 'static> Runner<O> {
             Ok(drawn) => {
                 self.stats.generated_tokens += 1;
                 self.scheduler.push(id, drawn.token);
-                output.push(drawn, self.weights_version)
+                output.push(drawn, weights_version)
             }
         };
         if let Some(reason) = ended {
@@ -229,38 +344,33 @@ impl<O: Ops + 'static> Runner<O> {
         }
     }
 
-    /// Books the scored rows of a step.
-    fn score(&mut self) {
-        for outcome in std::mem::take(&mut self.outcomes) {
-            let Outcome::Scored { id, logits, rows, from, done } = outcome else { continue };
-            let Some(state) = self.scoring.get_mut(&id) else { continue };
-            let wanted: Vec<(usize, u32)> = (0..rows).map(|i| (logits + i, state.request.token_ids[from + i])).collect();
-            self.ops.logprobs_of(self.forward.logits(), &wanted, state.request.temperature, &mut self.drawn);
-            let mut failed = None;
-            for (i, drawn) in self.drawn.iter().enumerate() {
-                match drawn {
-                    Ok(d) => {
-                        state.scores.logprobs.push(d.logprob);
-                        state.scores.logprobs_raw.push(d.logprob_raw);
-                    }
-                    Err(NonFinite) => failed = failed.or(Some(from + i)),
+    /// Books the scores of the tokens from `from` on; `done` if they are the last.
+    fn score(&mut self, id: RequestId, from: usize, answers: &[Result<Drawn, NonFinite>], done: bool) {
+        let Some(state) = self.scoring.get_mut(&id) else { return };
+        let mut failed = None;
+        for (i, answer) in answers.iter().enumerate() {
+            match answer {
+                Ok(scored) => {
+                    state.scores.logprobs.push(scored.logprob);
+                    state.scores.logprobs_raw.push(scored.logprob_raw);
                 }
+                Err(NonFinite) => failed = failed.or(Some(from + i)),
             }
-            // Nobody cancels a score: one whose caller is gone ends by itself.
-            if !done && failed.is_none() && !state.reply.is_closed() {
-                continue;
+        }
+        // Nobody cancels a score: one whose caller is gone ends by itself.
+        if !done && failed.is_none() && !state.reply.is_closed() {
+            return;
+        }
+        self.scheduler.remove(id);
+        self.board.outstanding.fetch_sub(1, Ordering::AcqRel);
+        if let Some(state) = self.scoring.remove(&id) {
+            if failed.is_some() {
+                self.stats.nonfinite += 1;
             }
-            self.scheduler.remove(id);
-            self.board.outstanding.fetch_sub(1, Ordering::AcqRel);
-            if let Some(state) = self.scoring.remove(&id) {
-                if failed.is_some() {
-                    self.stats.nonfinite += 1;
-                }
-                let _ = state.reply.send(match failed {
-                    Some(position) => Err(SubmitError::Numerics(position)),
-                    None => Ok(state.scores),
-                });
-            }
+            let _ = state.reply.send(match failed {
+                Some(position) => Err(SubmitError::Numerics(position)),
+                None => Ok(state.scores),
+            });
         }
     }
 

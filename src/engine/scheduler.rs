@@ -4,15 +4,20 @@
 //! are in the cache); a step gives each `min(known - computed, what is left of the budget)` rows, and a sequence whose `computed` has reached
 //! `known` draws. Chunked prefill, decode, recomputation after a preemption and scoring are all this one rule.
 //!
-//! Invariants: `computed <= known`; a block table covers `computed`; a block is written only where [`Blocks::writable`]; a sequence that cannot
-//! get a block takes those of the youngest one, which starts again later from its known tokens.
+//! Where answers come one step late, the newest token of a sequence may be promised: a device has drawn it, and the host does not know it yet.
+//! Its row may run in the step that directly follows the one that asked, under the number of its ask; nothing else ever sees it. The host
+//! knows it before it plans the step after that one.
+//!
+//! Invariants: `computed <= known`, the promised token counted; a block table covers `computed`; a block is written only where
+//! [`Blocks::writable`]; the cache finds known tokens only; a sequence that cannot get a block takes those of the youngest one, which starts
+//! again later from its known tokens.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::api::RequestId;
 use super::blocks::{Blocks, PrefixId};
-use crate::ops::{BLOCK_TOKENS, Batch, Segment};
+use crate::ops::{BLOCK_TOKENS, Batch, PROMISED, Segment};
 
 /// What a sequence is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +32,10 @@ pub enum Purpose {
 struct Sequence {
     purpose: Purpose,
     prompt: Arc<[u32]>,
+    /// The last one may be a promise: [`PROMISED`] and the number of its ask.
     drawn: Vec<u32>,
+    /// The step that asked for what is not known yet, if something is.
+    asked: Option<u64>,
     computed: usize,
     /// Highest `computed` it ever had: what is computed below it is work done twice.
     reached: usize,
@@ -50,6 +58,11 @@ impl Sequence {
         }
     }
 
+    /// Tokens that the host knows.
+    fn known(&self) -> usize {
+        self.prompt.len() + self.drawn.len() - usize::from(self.drawn.last().is_some_and(|&token| is_promise(token)))
+    }
+
     fn token(&self, position: usize) -> u32 {
         match position.checked_sub(self.prompt.len()) {
             None => self.prompt[position],
@@ -68,6 +81,10 @@ impl Sequence {
             Purpose::Score(from) => from - 1,
         }
     }
+}
+
+fn is_promise(token: u32) -> bool {
+    token & PROMISED != 0
 }
 
 /// Limits of a step and of the batch.
@@ -196,6 +213,7 @@ impl Scheduler {
             purpose,
             prompt,
             drawn: Vec::new(),
+            asked: None,
             computed: 0,
             reached: 0,
             blocks: Vec::new(),
@@ -252,7 +270,9 @@ impl Scheduler {
         batch.tables.extend_from_slice(&s.blocks);
         let logits = batch.logit_rows.len();
         for position in s.computed..s.computed + rows {
-            batch.tokens.push(s.token(position));
+            let token = s.token(position);
+            assert!(!is_promise(token) || s.asked == Some(self.step - 1), "a promise holds for the step after the one that asked");
+            batch.tokens.push(token);
             batch.positions.push(position as u32);
             batch.slots.push(s.blocks[position / BLOCK_TOKENS] * BLOCK_TOKENS as u32 + (position % BLOCK_TOKENS) as u32);
             if position >= s.logits_from() {
@@ -333,6 +353,10 @@ impl Scheduler {
     fn admit(&mut self, batch: &mut Batch, step: &mut Step) {
         while let Some(&id) = self.waiting.front() {
             let s = &self.sequences[&id];
+            if s.asked.is_some() {
+                // It lost its blocks in this step. Who starts from known tokens knows them all.
+                return;
+            }
             let first_time = s.purpose == Purpose::Sample && s.drawn.is_empty();
             if first_time && let Some(leader) = self.leaders.get(&s.prompt).copied() {
                 self.waiting.pop_front();
@@ -383,13 +407,7 @@ impl Scheduler {
             self.counters.recomputed += (part.rows - fresh) as u64;
             self.counters.prompt_computed += s.computed.min(s.prompt.len()).saturating_sub(s.reached.max(start)) as u64;
             s.reached = s.reached.max(s.computed);
-            let whole = s.computed / BLOCK_TOKENS;
-            while s.published < whole {
-                let at = s.published * BLOCK_TOKENS;
-                let tokens: Vec<u32> = (at..at + BLOCK_TOKENS).map(|p| s.token(p)).collect();
-                s.prefix = self.blocks.publish(s.blocks[s.published], s.prefix, &tokens);
-                s.published += 1;
-            }
+            publish(&mut self.blocks, s);
             match s.purpose {
                 Purpose::Score(from) => {
                     let done = s.pending() == 0;
@@ -405,6 +423,17 @@ impl Scheduler {
                 }
                 Purpose::Sample => {}
             }
+        }
+    }
+
+    /// What the last step asked of this sequence's logits is not known yet. Of a sample it is the next token, whose row is wanted at once where
+    /// `ask` gives its number among the asks of the step; without one nothing of the sequence runs before [`Scheduler::push`] or
+    /// [`Scheduler::remove`].
+    pub fn promise(&mut self, id: RequestId, ask: Option<u32>) {
+        if let Some(s) = self.sequences.get_mut(&id) {
+            assert!(s.asked.is_none(), "{id:?} was asked for two tokens at a time");
+            s.asked = Some(self.step);
+            s.drawn.extend(ask.map(|number| PROMISED | number));
         }
     }
 
@@ -444,11 +473,14 @@ impl Scheduler {
         }
     }
 
-    /// A drawn token becomes known.
+    /// A drawn token becomes known, in the place of its promise if there was one.
     pub fn push(&mut self, id: RequestId, token: u32) {
-        if let Some(s) = self.sequences.get_mut(&id) {
-            s.drawn.push(token);
-        }
+        let Some(s) = self.sequences.get_mut(&id) else { return };
+        s.asked = None;
+        s.drawn.pop_if(|last| is_promise(*last));
+        s.drawn.push(token);
+        // A promised token may have been the last of a block, which is complete only now.
+        publish(&mut self.blocks, s);
     }
 
     /// Takes a sequence out, wherever it is, and frees its blocks. Says whether it was there.
@@ -466,7 +498,9 @@ impl Scheduler {
     }
 
     /// The weights are others now: no block is found again, and every sequence starts over from its known tokens, the running ones first.
+    /// What the old weights were asked is known.
     pub fn new_version(&mut self) {
+        assert!(self.sequences.values().all(|s| s.asked.is_none()), "a promise does not outlive its weights");
         for id in std::mem::take(&mut self.running).into_iter().rev() {
             self.stop_running(id);
             self.waiting.push_front(id);
@@ -516,6 +550,12 @@ impl Scheduler {
             if s.computed > s.wanted() || s.blocks.len() * BLOCK_TOKENS < s.computed {
                 return Err(format!("{id:?} has computed {} of {} tokens in {} blocks", s.computed, s.wanted(), s.blocks.len()));
             }
+            if s.published * BLOCK_TOKENS > s.computed.min(s.known()) {
+                return Err(format!("{id:?} has published {} blocks of {} known tokens", s.published, s.known()));
+            }
+            if s.asked.is_some_and(|step| step + 1 < self.step) || s.drawn.iter().any(|&token| is_promise(token)) && s.asked.is_none() {
+                return Err(format!("{id:?} holds a promise for too long"));
+            }
             if !s.followers.is_empty() && self.leaders.get(&s.prompt) != Some(id) {
                 return Err(format!("{id:?} is waited for, but leads nothing"));
             }
@@ -524,5 +564,16 @@ impl Scheduler {
             return Err("the lists and the sequences differ".into());
         }
         Ok(())
+    }
+}
+
+/// Lets the cache find the whole blocks of a sequence that are computed and whose tokens are known.
+fn publish(blocks: &mut Blocks, s: &mut Sequence) {
+    let whole = s.computed.min(s.known()) / BLOCK_TOKENS;
+    while s.published < whole {
+        let at = s.published * BLOCK_TOKENS;
+        let tokens: Vec<u32> = (at..at + BLOCK_TOKENS).map(|p| s.token(p)).collect();
+        s.prefix = blocks.publish(s.blocks[s.published], s.prefix, &tokens);
+        s.published += 1;
     }
 }

@@ -1,8 +1,9 @@
 //! New weights while the engine runs.
 //!
 //! They are packed by the caller's thread, with operations of their own, into a slot that the loop shares; the loop takes them out between
-//! two steps. So a swap costs the loop an exchange of pointers and no step ever sees two versions. What was computed under the old weights is
-//! dropped with them: no block is found again, and sequences that run are computed again from their tokens, which stay.
+//! two steps, when everything that the old weights were asked is known. So a swap costs the loop an exchange of pointers (on a device where
+//! the live weights stay in their place: a copy) and no step ever sees two versions. What was computed under the old weights is dropped with
+//! them: no block is found again, and sequences that run are computed again from their tokens, which stay.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,6 +21,9 @@ pub enum StageError {
     /// The tensors.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The device has no place for them, or has failed.
+    #[error("the new weights do not fit beside the old ones, which go on serving: {0}")]
+    Device(String),
     /// The engine has stopped.
     #[error("{0}")]
     Stopped(String),
@@ -54,7 +58,7 @@ impl<O: Ops> Slot<O> {
 
 /// Packs weights for a loop whose operations the handle does not know.
 pub(super) trait Stage: Send + Sync {
-    fn stage(&self, version: u64, source: &dyn TensorSource) -> Result<(), ModelError>;
+    fn stage(&self, version: u64, source: &dyn TensorSource) -> Result<(), StageError>;
 }
 
 pub(super) struct Packer<O: Ops> {
@@ -70,11 +74,17 @@ impl<O: Ops> Packer<O> {
 }
 
 impl<O: Ops> Stage for Packer<O> {
-    fn stage(&self, version: u64, source: &dyn TensorSource) -> Result<(), ModelError> {
+    fn stage(&self, version: u64, source: &dyn TensorSource) -> Result<(), StageError> {
         let ops = lock(&self.ops);
         // Before the new ones are packed: three versions at once would not fit where two do.
         drop(self.slot.take());
-        let weights = Weights::load(&*ops, &self.config, source, |_, _| {})?;
+        let packed = Weights::load(&*ops, &self.config, source, |_, _| {});
+        // Asked also where a tensor was bad: what went wrong now is not to be held against the weights that come next.
+        let failure = ops.failure();
+        let weights = packed?;
+        if let Some(why) = failure {
+            return Err(StageError::Device(why));
+        }
         *lock(&self.slot.0) = Some((version, weights));
         Ok(())
     }

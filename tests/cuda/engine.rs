@@ -16,13 +16,14 @@ use libtest_mimic::Trial;
 
 use crate::assets::data;
 use crate::emulator::{Card, Count, card, count};
-use crate::kit::{assert_well, cuda, cuda_with, emulated, nmse, trial};
+use crate::kit::{assert_well, cuda, cuda_recording, cuda_with, emulated, nmse, trial};
 use crate::sampling_runs::{assert_same, bits, differ, run, run_once, scores};
 
 const GOLDEN: [&str; 6] = ["llama-gqa1", "llama3-gqa4-tied", "qwen2-gqa7-bias", "qwen3-gqa3-qknorm", "qwen3-head128", "llama-f16-sharded"];
 
 pub fn trials() -> Vec<Trial> {
-    let mut trials: Vec<Trial> = GOLDEN.iter().map(|name| trial(&format!("engine::golden_{}", name.replace('-', "_")), || golden(name))).collect();
+    let mut trials: Vec<Trial> =
+        GOLDEN.iter().map(|name| trial(&format!("engine::golden_{}", name.replace('-', "_")), || golden(name))).collect();
     trials.extend([
         trial("engine::a_changed_weight_is_seen", a_changed_weight),
         trial("engine::tokens_and_bits_do_not_depend_on_how_they_were_run_qwen3", || every_way("qwen3-gqa3-qknorm")),
@@ -225,11 +226,11 @@ fn engine_on(ops: CudaOps, dir: &Path, max_sequences: usize) -> LocalEngine {
 fn recorded() {
     let dir = data("golden/llama-gqa1");
     let started = (card() == Card::Emulated).then(|| (count(Count::Captures), count(Count::GraphLaunches)));
-    let with = run(&engine_on(cuda(), &dir, 16), &prompts(320), 2, &params(), None);
+    let with = run(&engine_on(cuda_recording(), &dir, 16), &prompts(320), 2, &params(), None);
     if let Some((captures, launches)) = started {
         assert!(count(Count::Captures) > captures && count(Count::GraphLaunches) > launches + 4, "steps were to be recorded and replayed");
     }
-    let without = run(&engine_on(cuda_with(CudaSettings { graphs: false, ..CudaSettings::default() }), &dir, 16), &prompts(320), 2, &params(), None);
+    let without = run(&engine_on(cuda(), &dir, 16), &prompts(320), 2, &params(), None);
     assert_same("call by call", &without, &with);
 }
 
@@ -251,7 +252,7 @@ fn twin() {
     }
     let mut bytes = checkpoint.tensor("model.layers.0.self_attn.v_proj.weight").unwrap().bytes.to_vec();
     bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|b| b[0] ^= 1);
-    let engine = engine_on(cuda(), &dir, 8);
+    let engine = engine_on(cuda_recording(), &dir, 8);
     let before = run(&engine, &prompts(320), 1, &params(), None);
     engine.stage(1, &Nudged(checkpoint, bytes)).unwrap();
     engine.swap().unwrap().blocking_recv().unwrap();
@@ -271,11 +272,11 @@ fn swapped() {
     bytes[header..].as_chunks_mut::<2>().0.iter_mut().step_by(3).for_each(|b| b[1] ^= 0x80);
     std::fs::write(&path, bytes).unwrap();
     let (expected, other) = (
-        run(&engine_on(cuda(), &first, 16), &prompts(320), 2, &params(), None),
-        run(&engine_on(cuda(), second.path(), 16), &prompts(320), 2, &params(), None),
+        run(&engine_on(cuda_recording(), &first, 16), &prompts(320), 2, &params(), None),
+        run(&engine_on(cuda_recording(), second.path(), 16), &prompts(320), 2, &params(), None),
     );
     assert!(differ(&expected, &other));
-    let engine = engine_on(cuda(), &first, 16);
+    let engine = engine_on(cuda_recording(), &first, 16);
     let config = ModelConfig::from_folder(&first).unwrap();
     assert_same("before", &expected, &run(&engine, &prompts(320), 2, &params(), None));
     for (version, dir, want) in [(1, second.path(), &other), (2, first.as_path(), &expected), (3, second.path(), &other)] {
@@ -355,11 +356,13 @@ fn stops() {
     assert!(engine.cancel(victim.id).blocking_recv().unwrap());
     let ended: Vec<Sample> = others
         .into_iter()
-        .map(|mut stream| loop {
-            match stream.events.blocking_recv() {
-                Some(Event::Finished(sample)) => return *sample,
-                Some(_) => {}
-                None => panic!("the engine ended"),
+        .map(|mut stream| {
+            loop {
+                match stream.events.blocking_recv() {
+                    Some(Event::Finished(sample)) => return *sample,
+                    Some(_) => {}
+                    None => panic!("the engine ended"),
+                }
             }
         })
         .collect();

@@ -85,7 +85,7 @@ fn no_such_card() {
 }
 
 fn no_memory() {
-    for (bytes, what) in [("1000000", "no room for the weights"), ("200000000", "no room for the KV cache")] {
+    for (bytes, what) in [("20000000", "no room for the weights"), ("200000000", "no room for the KV cache")] {
         let output = generate("cuda", |command| {
             command.env("ADAROLL_EMULATOR_MEMORY", bytes).args(["--kv-blocks", "10000000"]);
         });
@@ -159,9 +159,8 @@ fn submit(server: &Server, body: &Value) -> Value {
 
 /// The groups of a job that is done, without what depends on time.
 fn groups(server: &Server, id: &str) -> Vec<String> {
-    let text = ask(async |client| {
-        client.get(format!("{}/v1/rollouts/{id}/events", server.url)).send().await.unwrap().text().await.unwrap()
-    });
+    let text =
+        ask(async |client| client.get(format!("{}/v1/rollouts/{id}/events", server.url)).send().await.unwrap().text().await.unwrap());
     let lines: Vec<&str> = text.lines().filter(|l| l.contains("\"prompt_id\"")).collect();
     assert!(text.contains("\"done\""), "the job was to be done: {text}");
     lines.iter().map(|line| line.split_once(",\"timing\":{").expect("timing stands last").0.to_owned()).collect()

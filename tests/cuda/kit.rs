@@ -55,7 +55,12 @@ pub fn emulated() -> impl Iterator<Item = (String, Vec<u8>)> {
 
 /// A backend in which every buffer is an allocation of its own, so that guards stand right behind it.
 pub fn cuda() -> CudaOps {
-    cuda_with(CudaSettings { chunk_bytes: 0, ..CudaSettings::default() })
+    cuda_with(CudaSettings { chunk_bytes: 0, graphs: false })
+}
+
+/// The same with decode steps recorded and replayed.
+pub fn cuda_recording() -> CudaOps {
+    cuda_with(CudaSettings { chunk_bytes: 0, graphs: true })
 }
 
 /// A backend with these settings.

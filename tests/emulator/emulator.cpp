@@ -185,7 +185,7 @@ struct MachineOwner {
         free_stacks(mine);
         for (Fiber& fiber : mine->fibers) free(fiber.copies.ring);
         delete mine;
-        machine = nullptr;
+        mine = machine = nullptr;
     }
 };
 thread_local MachineOwner owner;
@@ -272,15 +272,17 @@ const Kernel* find(const char* name) {
 
 const Work& work() { return owner.get()->work; }
 
+const char* wrong_with(Size grid, Size block, size_t shared_bytes) {
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) return "there is no such grid";
+    if (block.x == 0 || block.x > MOST_THREADS || block.y != 1 || block.z != 1) return "a block has 1 to 1024 threads, in x alone";
+    return shared_bytes > MOST_SHARED ? "no block has so much shared memory" : nullptr;
+}
+
 bool launch(const Kernel& kernel, Size grid, Size block, size_t shared_bytes, void** parameters) {
-    const auto refuse = [&](const char* why) {
-        fprintf(stderr, "emulator: kernel %s with grid %u,%u,%u, block %u,%u,%u, %zu bytes of shared memory: %s\n", kernel.name, grid.x, grid.y,
-                grid.z, block.x, block.y, block.z, shared_bytes, why);
+    if (const char* const wrong = wrong_with(grid, block, shared_bytes)) {
+        fprintf(stderr, "emulator: kernel %s: %s\n", kernel.name, wrong);
         return false;
-    };
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) return refuse("no such grid");
-    if (block.x == 0 || block.x > MOST_THREADS || block.y != 1 || block.z != 1) return refuse("no such block: 1 to 1024 threads, in x alone");
-    if (shared_bytes > MOST_SHARED) return refuse("too much shared memory");
+    }
     Machine* const m = owner.get();
     watch_faults();
     m->kernel = &kernel;

@@ -24,6 +24,9 @@ struct Kernel {
 // nullptr where no kernel of this name was compiled in.
 const Kernel* find(const char* name);
 
+// Why there can be no launch of this shape; nullptr where there can.
+const char* wrong_with(Size grid, Size block, size_t shared_bytes);
+
 // Runs every thread of every block to its end. False: the kernel did something wrong, which was said on standard error; the threads that had not
 // ended are left where they were.
 bool launch(const Kernel& kernel, Size grid, Size block, size_t shared_bytes, void** parameters);

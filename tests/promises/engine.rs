@@ -13,74 +13,90 @@ use adaroll::engine::{
 use adaroll::model::{Dtype, Model};
 use adaroll::ops::cpu::CpuOps;
 
-use crate::hooked_ops::Hooked;
+use crate::hooked_ops;
+use crate::late_ops::late_engine;
 use crate::sampling_runs::{assert_same, bits, idle_stats, scores};
 use crate::tiny_model::{RawTensor, TinyModel, read_tensors, tiny_model, write_safetensors};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
-fn tiny(model: &TinyModel) -> tempfile::TempDir {
+pub fn tiny(model: &TinyModel) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     tiny_model(dir.path(), model);
     dir
 }
 
-fn settings(change: impl FnOnce(&mut EngineSettings)) -> EngineSettings {
+pub fn settings(change: impl FnOnce(&mut EngineSettings)) -> EngineSettings {
     let mut settings = EngineSettings { kv_blocks: Some(64), max_batch_tokens: 32, max_sequences: 16, ..EngineSettings::default() };
     change(&mut settings);
     settings
 }
 
-fn engine(dir: &Path, settings: EngineSettings) -> LocalEngine {
-    open(dir, &EngineOptions { threads: 1, settings, ..EngineOptions::default() }, |_, _| {}).unwrap().engine
+/// How an engine over a folder starts.
+type Start = fn(&Path, EngineSettings) -> LocalEngine;
+
+/// An engine whose backend answers at once, and one whose backend answers a step late.
+const BOTH: [Start; 2] = [engine, |dir, settings| late_engine(dir, &one_thread(settings))];
+
+fn one_thread(settings: EngineSettings) -> EngineOptions {
+    EngineOptions { threads: 1, settings, ..EngineOptions::default() }
+}
+
+pub fn engine(dir: &Path, settings: EngineSettings) -> LocalEngine {
+    open(dir, &one_thread(settings), |_, _| {}).unwrap().engine
 }
 
 fn hooked(dir: &Path, settings: &EngineSettings, hook: impl FnMut(&[u32]) + Send + 'static) -> LocalEngine {
-    let ops = Hooked(CpuOps::new(1).unwrap(), hook);
+    let ops = hooked_ops::hooked(CpuOps::new(1).unwrap(), hook);
     let model = Model::load(&ops, dir, |_, _| {}).unwrap();
     LocalEngine::start(ops, model, settings).unwrap()
 }
 
 /// An engine whose steps wait to be let through, one by one; all of them are once `permits` is dropped.
-struct Gated {
-    permits: mpsc::Sender<()>,
+pub struct Gated {
+    pub permits: mpsc::Sender<()>,
     at_the_gate: mpsc::Receiver<Vec<u32>>,
-    engine: LocalEngine,
+    pub engine: LocalEngine,
 }
 
 impl Gated {
     fn new(dir: &Path, settings: &EngineSettings) -> Gated {
+        Gated::over(|gate| hooked(dir, settings, gate))
+    }
+
+    /// An engine that calls the gate before each step.
+    pub fn over(start: impl FnOnce(Box<dyn FnMut(&[u32]) + Send>) -> LocalEngine) -> Gated {
         let (arrive, at_the_gate) = mpsc::channel();
         let (permits, permit) = mpsc::channel();
-        let engine = hooked(dir, settings, move |ids| {
+        let gate = move |ids: &[u32]| {
             let _ = arrive.send(ids.to_vec());
             let _ = permit.recv();
-        });
-        Gated { permits, at_the_gate, engine }
+        };
+        Gated { permits, at_the_gate, engine: start(Box::new(gate)) }
     }
 
     /// The tokens of the step that waits.
-    fn step_that_waits(&self) -> Vec<u32> {
+    pub fn step_that_waits(&self) -> Vec<u32> {
         self.at_the_gate.recv_timeout(PATIENCE).unwrap()
     }
 
-    fn let_through(&self) {
+    pub fn let_through(&self) {
         self.permits.send(()).unwrap();
     }
 }
 
-fn params(change: impl FnOnce(&mut SamplingParams)) -> SamplingParams {
+pub fn params(change: impl FnOnce(&mut SamplingParams)) -> SamplingParams {
     let mut params = SamplingParams { max_tokens: 20, ignore_eos: true, ..SamplingParams::default() };
     change(&mut params);
     params
 }
 
-fn request(prompt: &[u32], index: u32, params: SamplingParams) -> SampleRequest {
+pub fn request(prompt: &[u32], index: u32, params: SamplingParams) -> SampleRequest {
     SampleRequest { prompt: prompt.into(), params: Arc::new(params), key: StreamKey([7, 9]), index, stream_tokens: true }
 }
 
 /// Reads a stream to its end: one event for each token, then the sample, then nothing.
-fn finished(mut stream: SampleStream) -> Sample {
+pub fn finished(mut stream: SampleStream) -> Sample {
     let (mut tokens, mut logprobs) = (Vec::new(), Vec::new());
     loop {
         match stream.events.blocking_recv().expect("the last event is the finished sample") {
@@ -98,11 +114,11 @@ fn finished(mut stream: SampleStream) -> Sample {
     }
 }
 
-fn sample(engine: &LocalEngine, prompt: &[u32], params: SamplingParams) -> Sample {
+pub fn sample(engine: &LocalEngine, prompt: &[u32], params: SamplingParams) -> Sample {
     finished(engine.submit(request(prompt, 0, params)).unwrap())
 }
 
-fn score_request(tokens: &[u32], from: usize, temperature: f32) -> ScoreRequest {
+pub fn score_request(tokens: &[u32], from: usize, temperature: f32) -> ScoreRequest {
     ScoreRequest { token_ids: tokens.into(), from, temperature }
 }
 
@@ -250,6 +266,10 @@ fn what_cannot_be_served_is_refused_by_field_and_the_engine_serves_on() {
 
 #[test]
 fn the_end_of_the_context_is_an_end_by_length() {
+    BOTH.into_iter().for_each(end_of_the_context);
+}
+
+fn end_of_the_context(engine: Start) {
     let dir = tiny(&TinyModel { context_length: 32, ..TinyModel::default() });
     let engine = engine(dir.path(), settings(|s| s.kv_blocks = Some(3)));
     for (prompt, max_tokens, drawn) in [(1, 100, 31), (30, 100, 2), (31, u32::MAX, 1), (30, 2, 2), (30, 1, 1), (16, 16, 16)] {
@@ -264,6 +284,10 @@ fn the_end_of_the_context_is_an_end_by_length() {
 
 #[test]
 fn stop_tokens_minimum_and_bias_mean_what_they_say() {
+    BOTH.into_iter().for_each(stop_tokens_minimum_and_bias);
+}
+
+fn stop_tokens_minimum_and_bias(engine: Start) {
     let dir = tiny(&TinyModel::default());
     let engine = engine(dir.path(), settings(|_| {}));
     assert_eq!(engine.info().stop_token_ids, [2]);
@@ -328,6 +352,10 @@ fn poisoned_by_token_7(dir: &Path) {
 
 #[test]
 fn numbers_that_are_not_finite_end_their_own_request_and_no_other() {
+    BOTH.into_iter().for_each(numbers_that_are_not_finite);
+}
+
+fn numbers_that_are_not_finite(engine: Start) {
     let dir = tempfile::tempdir().unwrap();
     poisoned_by_token_7(dir.path());
     let without_7 = || params(|p| p.logit_bias = vec![(7, -1000.0)]);
@@ -455,6 +483,10 @@ fn the_heart_beats_while_the_loop_goes_round_and_stops_with_it() {
 
 #[test]
 fn five_hundred_requests_from_many_threads_all_get_what_is_theirs() {
+    BOTH.into_iter().for_each(five_hundred_requests);
+}
+
+fn five_hundred_requests(engine: Start) {
     let dir = tiny(&TinyModel::default());
     let engine = engine(dir.path(), settings(|s| s.kv_blocks = Some(40)));
     let all = |order: u32| -> Vec<Sample> {

@@ -35,10 +35,13 @@ pub fn run_once(
     samples: u32,
     params: &SamplingParams,
 ) -> (Vec<Sample>, EngineStats) {
-    let opened = open(dir, options, |_, _| {}).unwrap();
-    let out = run(&opened.engine, prompts, samples, params, None);
-    let stats = idle_stats(&opened.engine);
-    (out, stats)
+    run_to_the_end(&open(dir, options, |_, _| {}).unwrap().engine, prompts, samples, params)
+}
+
+/// The same on an engine that is running already.
+pub fn run_to_the_end(engine: &LocalEngine, prompts: &[Vec<u32>], samples: u32, params: &SamplingParams) -> (Vec<Sample>, EngineStats) {
+    let out = run(engine, prompts, samples, params, None);
+    (out, idle_stats(engine))
 }
 
 /// Counters once the engine has nothing left to do.

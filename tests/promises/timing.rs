@@ -9,17 +9,26 @@ use adaroll::model::Model;
 use adaroll::ops::cpu::{CpuOps, Isa};
 
 use crate::assets::{data, smollm2};
+use crate::late_ops::late_engine;
 use crate::naive_ops::SplitWhenBatched;
-use crate::sampling_runs::{assert_same, bits, differ, idle_stats, run, run_once, scores};
+use crate::over_ops::Over;
+use crate::sampling_runs::{assert_same, bits, differ, idle_stats, run, run_once, run_to_the_end, scores};
 
-fn options(threads: usize, change: impl FnOnce(&mut EngineSettings)) -> EngineOptions {
+/// How an engine over a folder starts.
+pub type Start = fn(&Path, &EngineOptions) -> LocalEngine;
+
+fn cpu(dir: &Path, options: &EngineOptions) -> LocalEngine {
+    open(dir, options, |_, _| {}).unwrap().engine
+}
+
+pub fn options(threads: usize, change: impl FnOnce(&mut EngineSettings)) -> EngineOptions {
     let mut settings = EngineSettings { kv_blocks: Some(512), ..EngineSettings::default() };
     change(&mut settings);
     EngineOptions { threads, settings, ..EngineOptions::default() }
 }
 
 /// Eight prompts of a small vocabulary, of unequal lengths; two share their first 20 tokens.
-fn prompts(vocab: u32) -> Vec<Vec<u32>> {
+pub fn prompts(vocab: u32) -> Vec<Vec<u32>> {
     let mut all: Vec<Vec<u32>> = [5u32, 16, 17, 31, 33, 40, 48, 64]
         .iter()
         .enumerate()
@@ -31,8 +40,9 @@ fn prompts(vocab: u32) -> Vec<Vec<u32>> {
 }
 
 /// Every way of running the same 64 samples that the engine has.
-fn every_way(dir: &Path, prompts: &[Vec<u32>], samples: u32, params: &SamplingParams, few_blocks: usize) -> Vec<Sample> {
-    let (expected, stats) = run_once(dir, &options(2, |_| {}), prompts, samples, params);
+pub fn every_way(start: Start, dir: &Path, prompts: &[Vec<u32>], samples: u32, params: &SamplingParams, few_blocks: usize) -> Vec<Sample> {
+    let run_once = |options: &EngineOptions| run_to_the_end(&start(dir, options), prompts, samples, params);
+    let (expected, stats) = run_once(&options(2, |_| {}));
     let tokens: usize = prompts.iter().map(Vec::len).sum();
     // A sample that comes after its prompt's prefill computes one token of it; how many come so late is for the clock to say.
     let most = tokens as u64 + 8 * u64::from(samples);
@@ -47,18 +57,18 @@ fn every_way(dir: &Path, prompts: &[Vec<u32>], samples: u32, params: &SamplingPa
         ("one thread", options(1, |_| {})),
         ("three threads", options(3, |_| {})),
     ] {
-        assert_same(what, &expected, &run_once(dir, &options, prompts, samples, params).0);
+        assert_same(what, &expected, &run_once(&options).0);
     }
-    let (preempted, stats) = run_once(dir, &options(2, |s| s.kv_blocks = Some(few_blocks)), prompts, samples, params);
+    let (preempted, stats) = run_once(&options(2, |s| s.kv_blocks = Some(few_blocks)));
     assert!(stats.preemptions > 0 && stats.recomputed_tokens > 0, "the pool was to be too small: {stats:?}");
     assert_same("preempted", &expected, &preempted);
 
-    let opened = open(dir, &options(2, |_| {}), |_, _| {}).unwrap();
+    let engine = start(dir, &options(2, |_| {}));
     for (what, order) in [("cold", None), ("warm", None), ("warm, shuffled", Some(1)), ("shuffled again", Some(2))] {
-        assert_same(what, &expected, &run(&opened.engine, prompts, samples, params, order));
+        assert_same(what, &expected, &run(&engine, prompts, samples, params, order));
     }
     assert!(
-        idle_stats(&opened.engine).prompt_tokens_cached > 3 * u64::from(samples) * tokens as u64 - 64,
+        idle_stats(&engine).prompt_tokens_cached > 3 * u64::from(samples) * tokens as u64 - 64,
         "the warm runs were to find their prompts"
     );
     expected
@@ -70,7 +80,7 @@ fn tokens_and_log_probability_bits_do_not_depend_on_how_they_were_run() {
     for name in ["qwen3-gqa3-qknorm", "llama-f16-sharded"] {
         let dir = data("golden").join(name);
         let params = SamplingParams { max_tokens: 24, ignore_eos: true, temperature: 0.9, top_k: 50, ..SamplingParams::default() };
-        let expected = every_way(&dir, &prompts(320), 8, &params, 14);
+        let expected = every_way(cpu, &dir, &prompts(320), 8, &params, 14);
         for isa in Isa::available() {
             let options = EngineOptions { isa, ..options(2, |_| {}) };
             assert_same(&format!("{isa}"), &expected, &run_once(&dir, &options, &prompts(320), 8, &params).0);
@@ -101,7 +111,7 @@ fn a_real_model_gives_the_same_bits_in_any_batch() {
 #[ignore = "long: run by tests/full.sh"]
 fn long_a_real_model_every_way() {
     let params = SamplingParams { max_tokens: 24, ignore_eos: true, ..SamplingParams::default() };
-    every_way(&smollm2(), &prompts(40_000), 8, &params, 20);
+    every_way(cpu, &smollm2(), &prompts(40_000), 8, &params, 20);
 }
 
 /// The twin with a reduction that depends on the batch: its bits do change, so the comparison above is not vacuous.
@@ -110,7 +120,7 @@ fn the_twin_with_a_reduction_that_depends_on_the_batch_differs() {
     let dir = data("golden/qwen3-gqa3-qknorm");
     let params = SamplingParams { max_tokens: 24, ignore_eos: true, ..SamplingParams::default() };
     let run_twin = |max_sequences: usize| {
-        let ops = SplitWhenBatched(CpuOps::new(1).unwrap());
+        let ops = Over(CpuOps::new(1).unwrap(), SplitWhenBatched);
         let model = Model::load(&ops, &dir, |_, _| {}).unwrap();
         let settings = EngineSettings { max_sequences, kv_blocks: Some(512), ..EngineSettings::default() };
         let engine = LocalEngine::start(ops, model, &settings).unwrap();
@@ -155,21 +165,19 @@ fn scores_are_the_samplers_log_probabilities() {
         for temperature in [1.0, 0.7, 0.0] {
             let params = SamplingParams { max_tokens: 30, ignore_eos: true, temperature, ..SamplingParams::default() };
             let samples = run_once(&dir, &options(2, |_| {}), &prompts(320), 2, &params).0;
-            let chunked = open(
-                &dir,
-                &options(1, |s| {
-                    s.max_batch_tokens = 7;
-                    s.max_sequences = 5
-                }),
-                |_, _| {},
-            )
-            .unwrap();
+            let few_at_a_time = options(1, |s| {
+                s.max_batch_tokens = 7;
+                s.max_sequences = 5
+            });
+            let engines = [cpu(&dir, &few_at_a_time), late_engine(&dir, &few_at_a_time)];
             for (i, sample) in samples.iter().enumerate() {
                 let prompt = &prompts(320)[i / 2];
                 let whole = [prompt.as_slice(), &sample.token_ids].concat();
-                let (logprobs, raw) = scores(&chunked.engine, &whole, prompt.len(), temperature);
-                assert_eq!(bits(&logprobs), bits(&sample.logprobs), "{name}, temperature {temperature}, sample {i}");
-                assert_eq!(bits(&raw), bits(&sample.logprobs_raw), "{name}, temperature {temperature}, sample {i}");
+                for engine in &engines {
+                    let (logprobs, raw) = scores(engine, &whole, prompt.len(), temperature);
+                    assert_eq!(bits(&logprobs), bits(&sample.logprobs), "{name}, temperature {temperature}, sample {i}");
+                    assert_eq!(bits(&raw), bits(&sample.logprobs_raw), "{name}, temperature {temperature}, sample {i}");
+                }
             }
         }
     }

@@ -130,7 +130,9 @@ impl Live {
         std::fs::write(&config, text).map_err(|e| DemoError::io(&config, e))?;
         let show = |path: PathBuf| path.to_string_lossy().into_owned();
         let mut server: Vec<String> =
-            ["serve", "--device", "cpu", "--port", &port.to_string(), "--max-sequences", "512", "--kv-blocks", "2048"].map(str::to_owned).to_vec();
+            ["serve", "--device", "cpu", "--port", &port.to_string(), "--max-sequences", "512", "--kv-blocks", "2048"]
+                .map(str::to_owned)
+                .to_vec();
         server.extend(["--model".into(), show(dir.join("model")), "--store".into(), show(dir.join("server.db"))]);
         if plan.threads > 0 {
             server.extend(["--threads".into(), plan.threads.to_string()]);

@@ -29,6 +29,8 @@ const SCRATCH_ROWS: usize = 32;
 const OPEN: usize = 2;
 /// Not a row of the scratch memory.
 const NONE: u32 = u32::MAX;
+/// Memory taken at a time for what is small.
+const SMALL_CHUNK_BYTES: usize = 8 << 20;
 /// Most asks of a step; the tokens they draw lie at a fixed address.
 pub(super) const MOST_ASKS: usize = 1 << 16;
 
@@ -63,10 +65,10 @@ struct Packed {
 
 impl Asks {
     pub(super) fn new(device: &Arc<Device>, queue: &Queue, chunk_bytes: usize) -> Asks {
-        let arena = Arena::new(device.clone(), Purpose::Activations, chunk_bytes);
+        let arena = Arena::new(device.clone(), Purpose::Activations, chunk_bytes.min(SMALL_CHUNK_BYTES));
         Asks {
             device: device.clone(),
-            lists: Lists::new(device, chunk_bytes),
+            lists: Lists::new(device),
             drawn: arena.take(4 * MOST_ASKS, &queue.failure),
             arena,
             parts: None,
@@ -149,7 +151,16 @@ impl Asks {
             to[banned_at..].copy_from_slice(&banned);
         });
         let list = |word: usize| at + 4 * word as u64;
-        let launches = Launches { queue, logits, vocab, asks: at, parts: ptr(&self.parts), answers: ptr(&self.answers), scratch: ptr(&self.scratch), drawn: self.drawn.ptr };
+        let launches = Launches {
+            queue,
+            logits,
+            vocab,
+            asks: at,
+            parts: ptr(&self.parts),
+            answers: ptr(&self.answers),
+            scratch: ptr(&self.scratch),
+            drawn: self.drawn.ptr,
+        };
         launches.draws(0, plain);
         for first in (0..filtered).step_by(SCRATCH_ROWS) {
             let n = SCRATCH_ROWS.min(filtered - first);

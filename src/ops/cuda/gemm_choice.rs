@@ -158,14 +158,20 @@ pub const PERIOD: usize = 257;
 pub fn first_unlike(reference: &[u8], rows: &[u8], first: usize, stride_bytes: usize, row_bytes: usize) -> Option<usize> {
     let period = reference.len() / stride_bytes;
     let like = |at: usize| &reference[at % period * stride_bytes..][..row_bytes];
-    rows.chunks(stride_bytes).enumerate().map(|(i, row)| (first + i, row)).find(|(at, row)| row[..row_bytes] != *like(*at)).map(|(at, _)| at)
+    rows.chunks(stride_bytes)
+        .enumerate()
+        .map(|(i, row)| (first + i, row))
+        .find(|(at, row)| row[..row_bytes] != *like(*at))
+        .map(|(at, _)| at)
 }
 
 /// The first value that is too far from ours to be the same product of [`probe`]s: equal bits for equal rows say nothing of what was computed.
 pub fn first_far(own: &[f32], other: &[f32], inputs: usize) -> Option<usize> {
     // A product of two such values has a variance of 1/9, so sums are of the size of sqrt(inputs) / 3: a wrong one is seen within a few values.
     let slack = 0.01 * (inputs as f32).sqrt();
-    own.iter().zip(other).position(|(a, b)| !((a - b).abs() <= slack + a.abs() / 64.0))
+    let near = |a: f32, b: f32| (a - b).abs() <= slack + a.abs() / 64.0;
+    // A NaN is near nothing.
+    own.iter().zip(other).position(|(a, b)| !near(*a, *b))
 }
 
 /// Values `[rows, cols]` as the card holds them, between -1 and 1, with the second half of the mirrored rows equal to `sign` times the first.

@@ -48,7 +48,8 @@ impl Kernels {
             // The driver reads texts up to a zero byte.
             let image: Vec<u8> = image.iter().copied().chain([0]).collect();
             // SAFETY: the image is whole, and is not used after the call.
-            let module = unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(failed(&format!("the kernels of {family}")))?;
+            let module =
+                unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(failed(&format!("the kernels of {family}")))?;
             kernels.modules.push(module);
             for &(_, name, shared) in entries.iter().filter(|(of, _, shared)| *of == family && *shared <= device.shared_bytes) {
                 let missing = failed(&format!("kernel {name}"));
@@ -152,8 +153,7 @@ impl Queue {
         const { assert!(cfg!(target_endian = "little")) };
         let mut pointers = args.each_mut().map(|arg| (&raw mut arg.0).cast());
         // SAFETY: the caller's; the driver copies the arguments before it returns.
-        let launched =
-            unsafe { result::launch_kernel(function, grid, (threads, 1, 1), shared, self.stream.cu_stream(), &mut pointers) };
+        let launched = unsafe { result::launch_kernel(function, grid, (threads, 1, 1), shared, self.stream.cu_stream(), &mut pointers) };
         self.failure.note(kernel, launched);
     }
 

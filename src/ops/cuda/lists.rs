@@ -29,8 +29,9 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    pub(super) fn new(device: &Arc<Device>, chunk_bytes: usize) -> Lists {
-        let arena = Arena::new(device.clone(), Purpose::Lists, chunk_bytes);
+    pub(super) fn new(device: &Arc<Device>) -> Lists {
+        // One buffer, which a larger one replaces.
+        let arena = Arena::new(device.clone(), Purpose::Lists, 0);
         Lists { device: device.clone(), arena, on_card: None, slots: Vec::new(), next: 0 }
     }
 

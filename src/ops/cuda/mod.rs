@@ -35,7 +35,7 @@ use gemm_choice::{Products, WeightShape};
 use launch::{Arg, Kernels, Queue};
 use lists::Lists;
 use memory::{Arena, Buffer, Purpose};
-use step::{Steps, TILE_ROWS, TILE_WORDS, Todo, tiles};
+use step::{Steps, TILE_ROWS, TILE_WORDS, Todo, room, tiles};
 use sweep::FastPath;
 use tensor::stride_of;
 
@@ -108,9 +108,9 @@ impl CudaOps {
             weights: arena(Purpose::Weights),
             cache: Arena::new(device.clone(), Purpose::KvCache, 0),
             activations: arena(Purpose::Activations),
-            loose: Lists::new(device, bytes),
-            pairs: Lists::new(device, bytes),
-            steps: Steps::new(Lists::new(device, bytes), settings.graphs),
+            loose: Lists::new(device),
+            pairs: Lists::new(device),
+            steps: Steps::new(Lists::new(device), settings.graphs),
             asks: Asks::new(device, &queue, bytes),
             frequencies: Vec::new(),
             fast: FastPath::default(),
@@ -135,15 +135,24 @@ impl CudaOps {
         let group = heads.query / heads.kv;
         if !HEAD_DIMS.contains(&heads.dim) {
             let known = HEAD_DIMS.map(|d| d.to_string()).join(", ");
-            return Some(format!("the CUDA kernels have no attention for heads of {} values, only of {known}; use --device cpu", heads.dim));
+            return Some(format!(
+                "the CUDA kernels have no attention for heads of {} values, only of {known}; use --device cpu",
+                heads.dim
+            ));
         }
         if group > TILE_ROWS[1] {
-            return Some(format!("the CUDA kernels share a key among at most {} query heads, this model among {group}; use --device cpu", TILE_ROWS[1]));
+            return Some(format!(
+                "the CUDA kernels share a key among at most {} query heads, this model among {group}; use --device cpu",
+                TILE_ROWS[1]
+            ));
         }
         let missing = |kind: &usize| !self.queue.kernels.has(attention_kernel(*kind, heads.dim));
         (0..2).find(missing).map(|kind| {
             let (needed, there, name) = (attention_shared(kind, heads.dim), self.device.shared_bytes, &self.device.name);
-            format!("attention over heads of {} values needs {needed} bytes of shared memory a block, and {name} has {there}; use --device cpu", heads.dim)
+            format!(
+                "attention over heads of {} values needs {needed} bytes of shared memory a block, and {name} has {there}; use --device cpu",
+                heads.dim
+            )
         })
     }
 
@@ -391,7 +400,8 @@ impl Ops for CudaOps {
         for slab in slabs {
             let row_bytes = inputs * slab.dtype.size();
             for portion in slab.bytes.chunks((PORTION / stride).max(1) * row_bytes) {
-                let view = TensorView { name: slab.name, dtype: slab.dtype, shape: vec![portion.len() / row_bytes, inputs], bytes: portion };
+                let view =
+                    TensorView { name: slab.name, dtype: slab.dtype, shape: vec![portion.len() / row_bytes, inputs], bytes: portion };
                 let rows = rounded(&view, inputs);
                 // SAFETY: the buffer has room for all rows of all slabs.
                 unsafe { self.queue.upload_now(at, &rows) };
@@ -659,8 +669,9 @@ impl Late<Tensor> for CudaOps {
 
 impl CudaOps {
     fn make_tensor(&self, rows: usize, cols: usize, wide: bool) -> Tensor {
-        let buffer = self.activations.take(Tensor::bytes(rows, cols, wide), &self.queue.failure);
-        Tensor { buffer, rows, cols, stride: stride_of(cols), wide, capacity: rows }
+        let capacity = if self.settings.graphs { room(rows) } else { rows };
+        let buffer = self.activations.take(Tensor::bytes(capacity, cols, wide), &self.queue.failure);
+        Tensor { buffer, rows, cols, stride: stride_of(cols), wide, capacity }
     }
 
     /// Answers at once.

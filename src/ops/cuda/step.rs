@@ -59,6 +59,11 @@ pub(super) fn tiles(batch: &Batch, group: usize, mut tile: impl FnMut(usize, [u3
     }
 }
 
+/// Rows to make room for where steps have up to `rows` rows: as many as the recorded step has that they are rounded up to.
+pub(super) fn room(rows: usize) -> usize {
+    BUCKETS.into_iter().find(|b| *b >= rows && rows > 0).unwrap_or(rows)
+}
+
 /// The batch size of a decode step's graph: every sequence has one row, and every row gives logits.
 fn bucket(batch: &Batch) -> Option<usize> {
     let rows = batch.rows();

@@ -62,7 +62,9 @@ impl FastPath {
         let Some((multiplier, algorithm)) = self.chosen.get_mut(&product.shape) else { return false };
         // SAFETY: the caller's.
         if let Err(error) = unsafe { multiplier.multiply(algorithm, queue, product) } {
-            queue.failure.set(|| format!("the GPU failed at a product of {} rows by weights {}: {}", product.rows, product.shape, words(error)));
+            queue
+                .failure
+                .set(|| format!("the GPU failed at a product of {} rows by weights {}: {}", product.rows, product.shape, words(error)));
         }
         true
     }
@@ -120,7 +122,9 @@ pub(super) fn fast_path(device: &Arc<Device>, queue: &Queue, choice: GemmChoice,
     tracing::info!("cuBLASLt (version {version}) multiplies by {fast} of {all} shapes of weights, our own kernels by the others");
     if choice == GemmChoice::Cublaslt && !inexact.is_empty() {
         let shapes = inexact.join(", ");
-        tracing::warn!("cuBLASLt has no algorithm that gives a row the same bits in any company for weights {shapes}; our own kernels multiply there");
+        tracing::warn!(
+            "cuBLASLt has no algorithm that gives a row the same bits in any company for weights {shapes}; our own kernels multiply there"
+        );
     }
     Ok(path)
 }
@@ -352,7 +356,8 @@ impl<'a> Sweep<'a> {
     /// Milliseconds of a product: the best of three runs of so many. NaN where it cannot be had.
     fn time(&self, multiply: &mut dyn FnMut(&Product) -> bool, rows: usize, products: usize) -> f32 {
         let mut run = || {
-            let event = || self.queue.failure.note("an event was recorded", self.queue.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)));
+            let event =
+                || self.queue.failure.note("an event was recorded", self.queue.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)));
             let start = event()?;
             let started = (0..products).all(|i| multiply(&self.product(rows, i)));
             let end = event()?;

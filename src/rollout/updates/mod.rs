@@ -154,6 +154,7 @@ impl From<StageError> for PushError {
         match error {
             StageError::Fixed => PushError::Fixed,
             StageError::Model(error) => error.into(),
+            StageError::Device(_) => PushError::Failed(error.to_string()),
             StageError::Stopped(why) => PushError::Failed(why),
         }
     }

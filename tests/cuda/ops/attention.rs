@@ -5,7 +5,9 @@ use adaroll::ops::{BLOCK_TOKENS, Batch, Heads, Ops, Segment};
 use half::bf16;
 use libtest_mimic::Trial;
 
-use crate::kit::{Numbers, assert_near, assert_same, assert_well, card_tensor, combinations, cpu, cpu_tensor, cpu_values, cuda, full, trial_in_orders};
+use crate::kit::{
+    Numbers, assert_near, assert_same, assert_well, card_tensor, combinations, cpu, cpu_tensor, cpu_values, cuda, full, trial_in_orders,
+};
 
 const DIMS: [usize; 7] = [16, 32, 64, 80, 96, 128, 256];
 const GROUPS: [usize; 5] = [1, 3, 4, 7, 8];
@@ -74,7 +76,12 @@ fn on<O: Ops>(
 }
 
 /// One step on the card. Memory of the cache that nobody wrote holds NaN.
-fn step(ops: &mut CudaOps, heads: Heads, cache: &mut adaroll::ops::cuda::KvCache, parts: &[(&Sequence, std::ops::Range<usize>)]) -> Vec<f32> {
+fn step(
+    ops: &mut CudaOps,
+    heads: Heads,
+    cache: &mut adaroll::ops::cuda::KvCache,
+    parts: &[(&Sequence, std::ops::Range<usize>)],
+) -> Vec<f32> {
     on(ops, heads, cache, parts, card_tensor, |ops, t| ops.read(t))
 }
 

@@ -4,7 +4,8 @@ use adaroll::ops::Ops;
 use libtest_mimic::Trial;
 
 use crate::kit::{
-    Numbers, assert_near, assert_same, assert_well, bf16_bytes, card_tensor, combinations, cpu, cpu_tensor, cpu_values, cuda, rounded, trial_in_orders, view,
+    Numbers, assert_near, assert_same, assert_well, bf16_bytes, card_tensor, combinations, cpu, cpu_tensor, cpu_values, cuda, rounded,
+    trial_in_orders, view,
 };
 
 pub fn trials() -> Vec<Trial> {

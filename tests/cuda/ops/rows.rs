@@ -5,8 +5,8 @@ use adaroll::ops::{BLOCK_TOKENS, Batch, Heads, Ops, PROMISED, Place, Segment};
 use libtest_mimic::Trial;
 
 use crate::kit::{
-    Numbers, assert_near, assert_same, assert_well, bf16_bytes, card_tensor, card_wide, combinations, cpu, cpu_tensor, cpu_values, cuda, rounded,
-    trial, trial_in_orders, view,
+    Numbers, assert_near, assert_same, assert_well, bf16_bytes, card_tensor, card_wide, combinations, cpu, cpu_tensor, cpu_values, cuda,
+    cuda_recording, rounded, trial, trial_in_orders, view,
 };
 
 const EPS: f32 = 1e-5;
@@ -309,7 +309,7 @@ fn padding() {
     let heads = Heads { query: 2, kv: 1, dim: 16 };
     let mut numbers = Numbers(5);
     let bytes = bf16_bytes(&numbers.many(8 * 24, 1.0));
-    let mut ops = cuda();
+    let mut ops = cuda_recording();
     let table = ops.matrix(&[view(&bytes, &[8, 24])]);
     let mut x = ops.tensor(16, 24);
     let mut cache = ops.kv_cache(1, 4, heads);
@@ -350,7 +350,9 @@ fn padding() {
         });
     }
     assert_eq!(ran, 4, "3 rows run as 4");
-    let row = |id: usize| -> Vec<f32> { bytes.as_chunks::<2>().0[id * 24..][..24].iter().map(|b| half::bf16::from_le_bytes(*b).to_f32()).collect() };
+    let row = |id: usize| -> Vec<f32> {
+        bytes.as_chunks::<2>().0[id * 24..][..24].iter().map(|b| half::bf16::from_le_bytes(*b).to_f32()).collect()
+    };
     let want = [row(5), row(6), row(0), row(0)].concat();
     assert_same(&|| "embedded".into(), &ops.read(&x), &want);
     let mut drawn = Vec::new();

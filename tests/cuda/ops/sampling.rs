@@ -115,9 +115,8 @@ fn scored() {
     for temperature in [1.0, 0.0, 0.7] {
         let mut ops = cuda();
         let t = card_wide(&ops, rows, vocab, &values);
-        let draws: Vec<Draw<'_>> = (0..rows)
-            .map(|row| Draw { row, filters: Filters::plain(temperature), key: [row as u32, 9], position: 2, sample: 1 })
-            .collect();
+        let draws: Vec<Draw<'_>> =
+            (0..rows).map(|row| Draw { row, filters: Filters::plain(temperature), key: [row as u32, 9], position: 2, sample: 1 }).collect();
         let (mut drawn, mut scores) = (Vec::new(), Vec::new());
         ops.sample(&t, &draws, &mut drawn);
         let asked: Vec<(usize, u32)> = drawn.iter().enumerate().map(|(row, d)| (row, d.unwrap().token)).collect();
@@ -145,7 +144,9 @@ fn non_finite() {
         values[4999] = bad;
         let draws: Vec<Draw<'_>> = [0, 1]
             .into_iter()
-            .flat_map(|row| [0.0, 1.0].map(|t| Draw { row, filters: Filters { top_k: 7, ..Filters::plain(t) }, key: [1, 1], position: 0, sample: 0 }))
+            .flat_map(|row| {
+                [0.0, 1.0].map(|t| Draw { row, filters: Filters { top_k: 7, ..Filters::plain(t) }, key: [1, 1], position: 0, sample: 0 })
+            })
             .collect();
         both(&format!("{bad}"), 2, vocab, &values, &draws);
         let mut ops = cuda();

@@ -94,7 +94,8 @@ pub fn read(bytes: &[u8]) -> Result<Contents, CubinError> {
             name.clone(),
             Resources {
                 registers: of_symbol(REGCOUNT).ok_or_else(|| CubinError(format!("kernel {name} has no number of registers")))?,
-                shared_bytes: u32::try_from(shared).map_err(|_| CubinError(format!("kernel {name} has {shared} bytes of shared memory")))?,
+                shared_bytes: u32::try_from(shared)
+                    .map_err(|_| CubinError(format!("kernel {name} has {shared} bytes of shared memory")))?,
                 local_bytes: of_symbol(FRAME_SIZE).max(of_symbol(MIN_STACK_SIZE)).unwrap_or(0),
                 parameter_bytes: own.iter().find(|(a, _)| *a == CBANK_PARAM_SIZE).and_then(|(_, v)| half(v, 0)).unwrap_or(0),
                 parameters: parameters(&own),

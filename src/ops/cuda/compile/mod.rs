@@ -96,6 +96,14 @@ pub enum KernelError {
         /// Why.
         reason: CubinError,
     },
+    /// An image without a kernel that the host starts.
+    #[error("the image of {family} has no kernel {kernel}")]
+    NoKernel {
+        /// Which family.
+        family: &'static str,
+        /// Which kernel.
+        kernel: &'static str,
+    },
     /// No such family.
     #[error("there is no family of kernels named {0:?}")]
     NoFamily(String),

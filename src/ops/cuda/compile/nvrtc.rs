@@ -79,7 +79,8 @@ impl Nvrtc {
     fn tried(library: Library, place: String) -> Result<Nvrtc, KernelError> {
         let bad = |reason: String| KernelError::BadNvrtc { place: place.clone(), reason };
         // SAFETY: the types are those of NVRTC's header.
-        let functions = unsafe { Functions::of(&library) }.map_err(|e| bad(format!("it lacks a function ({e}); CUDA 11.2 or newer has it")))?;
+        let functions =
+            unsafe { Functions::of(&library) }.map_err(|e| bad(format!("it lacks a function ({e}); CUDA 11.2 or newer has it")))?;
         // The functions are used as long as the process lives.
         std::mem::forget(library);
         let mut nvrtc = Nvrtc { functions, version: String::new(), place: place.clone() };
