@@ -356,6 +356,8 @@ pub struct EngineStats {
     pub nonfinite: u64,
     /// Microseconds since the loop last went round; small while it is healthy.
     pub heartbeat_us: u64,
+    /// Why the engine has stopped, if it has: a sentence. It takes nothing any more.
+    pub stopped: Option<String>,
 }
 
 /// An engine's handle: the only way in. Cheap to share; every method may be called from any thread and none waits for a step.

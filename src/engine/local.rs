@@ -87,7 +87,10 @@ impl LocalEngine {
                 let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runner.run(&inbox)));
                 let why = match result {
                     Ok(Ok(())) => "it was asked to".to_owned(),
-                    Ok(Err(device)) => device,
+                    Ok(Err(device)) => {
+                        tracing::error!("the engine has stopped: {device}");
+                        device
+                    }
                     Err(panic) => {
                         let message = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
                         format!("its loop failed: {}", message.unwrap_or("no message"))
@@ -209,6 +212,7 @@ impl Engine for LocalEngine {
     fn stats(&self) -> EngineStats {
         let mut stats = lock(&self.board.stats).clone();
         stats.heartbeat_us = self.board.since_beat();
+        stats.stopped = lock(&self.board.stopped).clone();
         stats
     }
 

@@ -20,6 +20,12 @@ fn stuck(state: &AppState, stats: &EngineStats) -> Option<Duration> {
     (since > Duration::from_secs(state.limits.heartbeat_seconds)).then_some(since)
 }
 
+/// The sentence about an engine that has stopped.
+fn stopped(stats: &EngineStats) -> Option<ApiError> {
+    let why = stats.stopped.as_ref()?;
+    Some(ApiError::not_ready(format!("the engine has stopped: {why}; restart the server, and its open jobs go on")))
+}
+
 /// `GET /livez`: 200 while the engine's loop goes round.
 pub async fn livez(State(state): State<AppState>) -> Result<Response, ApiError> {
     #[derive(Serialize)]
@@ -28,6 +34,9 @@ pub async fn livez(State(state): State<AppState>) -> Result<Response, ApiError> 
         heartbeat_s: f64,
     }
     let stats = state.engine.stats();
+    if let Some(error) = stopped(&stats) {
+        return Err(error);
+    }
     match stuck(&state, &stats) {
         Some(since) => {
             Err(ApiError::not_ready(format!("the engine's loop has not gone round for {:.1} s; restart the server", since.as_secs_f64())))
@@ -66,7 +75,7 @@ fn why_not_ready(state: &AppState, stats: &EngineStats) -> Option<ApiError> {
         );
         return Some(ApiError { code: "needs_weights", ..ApiError::not_ready(message) });
     }
-    stuck(state, stats).map(|_| ApiError::not_ready("the engine's loop is stuck; see /livez"))
+    stopped(stats).or_else(|| stuck(state, stats).map(|_| ApiError::not_ready("the engine's loop is stuck; see /livez")))
 }
 
 /// `GET /metrics`: for Prometheus.

@@ -213,7 +213,7 @@ fn lost() {
     let store = model.path().join("jobs.db");
     {
         let server = Server::start(model.path(), &store, |command| {
-            command.env("ADAROLL_EMULATOR_LOSE_AFTER", "700");
+            command.env("ADAROLL_EMULATOR_LOSE_AFTER", "300");
         });
         submit(&server, &job("j", 6, 24));
         let until = Instant::now() + Duration::from_secs(120);
@@ -223,7 +223,7 @@ fn lost() {
                 break;
             }
             assert!(Instant::now() < until, "the lost card was to be said: {ready}");
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
     let server = Server::start(model.path(), &store, |_| {});

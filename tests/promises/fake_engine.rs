@@ -210,6 +210,7 @@ impl Engine for FakeEngine {
             steps: 5,
             generated_tokens: 1234,
             heartbeat_us: 10,
+            stopped: None,
             ..EngineStats::default()
         }
     }
