@@ -8,7 +8,9 @@ use adaroll::ops::cuda::gemm_choice::{
 use half::bf16;
 use libtest_mimic::Trial;
 
-use crate::kit::{Numbers, assert_near, assert_same, assert_well, bf16_bytes, card_tensor, cpu, cpu_tensor, cpu_values, cuda, nmse, rounded, trial, view};
+use crate::kit::{
+    Numbers, assert_near, assert_same, assert_well, bf16_bytes, card_tensor, cpu, cpu_tensor, cpu_values, cuda, nmse, rounded, trial, view,
+};
 
 pub fn trials() -> Vec<Trial> {
     vec![

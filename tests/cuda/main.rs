@@ -9,6 +9,7 @@ mod compile;
 mod emulator;
 mod engine;
 mod faults;
+mod gemm_choice;
 mod kit;
 mod ops;
 #[path = "../promises/sampling_runs.rs"]
@@ -19,15 +20,13 @@ use libtest_mimic::{Arguments, Trial};
 
 fn main() {
     let arguments = Arguments::from_args();
-    let trials: Vec<Trial> = [ops::trials(), engine::trials(), faults::trials(), compile::trials()].into_iter().flatten().collect();
     // Listing needs no card.
-    if arguments.list {
-        libtest_mimic::run(&arguments, trials).exit();
-    }
-    if let Err(reason) = emulator::prepare() {
+    let prepared = if arguments.list { Ok(()) } else { emulator::prepare() };
+    let mut trials: Vec<Trial> =
+        [ops::trials(), engine::trials(), faults::trials(), gemm_choice::trials(), compile::trials()].into_iter().flatten().collect();
+    if let Err(reason) = prepared {
         eprintln!("the tests of the CUDA path are ignored: {reason}");
-        let ignored = trials.into_iter().map(|t| t.with_ignored_flag(true)).collect();
-        libtest_mimic::run(&arguments, ignored).exit();
+        trials = trials.into_iter().map(|t| t.with_ignored_flag(true)).collect();
     }
     libtest_mimic::run(&arguments, trials).exit();
 }

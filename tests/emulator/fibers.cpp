@@ -180,7 +180,13 @@ void recover_stacks(Machine* m) {
 }
 
 void free_stacks(Machine* m) {
-    for (u32 i = 0; i < m->all_stacks_count; i++) munmap(m->all_stacks[i] - PAGE, PAGE + STACK_BYTES);
+    for (u32 i = 0; i < m->all_stacks_count; i++) {
+#if defined(__SANITIZE_ADDRESS__)
+        // Whatever is mapped here next is not the stack of a thread that is gone.
+        __asan_unpoison_memory_region(m->all_stacks[i], STACK_BYTES);
+#endif
+        munmap(m->all_stacks[i] - PAGE, PAGE + STACK_BYTES);
+    }
 }
 
 }  // namespace emulator
