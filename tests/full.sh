@@ -4,7 +4,7 @@
 #
 #   tests/full.sh                  everything
 #   tests/full.sh timing fuzz      only these parts: timing blocks sampler weights kills training learning schedule fuzz warmup api prometheus
-#                                  kernels
+#                                  kernels cuda
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=("$@")
@@ -50,5 +50,12 @@ run() { echo; echo "== $1"; shift; "$@" 2>&1; }
   if wanted prometheus; then run prometheus python3 -B tests/full/prometheus.py; fi
   # The GPU's kernels under NVIDIA's disassembler and assembler, for four architectures; no GPU is needed.
   if wanted kernels; then run kernels python3 -B tests/full/kernels.py; fi
+  # Kernels against the CPU's operations over whole products of shapes; everything under sanitizers; and bugs that are planted, each of which must be
+  # found. All on the emulated GPU.
+  if wanted cuda; then
+    run cuda env ADAROLL_TEST_FULL=1 cargo test --test cuda
+    run "cuda with sanitizers" env ADAROLL_TEST_SANITIZE=1 cargo test --test cuda -- --skip compile
+    run "planted bugs" python3 -B tests/full/cuda_bugs.py
+  fi
 } | tee -a "$results"
 echo "results in $results"
