@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use adaroll::commands::bench::{decode, schedule, train as bench_train};
+use adaroll::commands::bench::{decode, gpu, schedule, train as bench_train};
 use adaroll::commands::device::DeviceChoice;
 use adaroll::commands::open::{EngineOptions, Opened, default_threads, open};
 use adaroll::commands::{check, demo, generate, inspect, jobs, kernels, prompts, report, rollout, score, serve, train};
@@ -95,6 +95,9 @@ enum BenchCommand {
         /// Tokens of each sample.
         #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..))]
         tokens: u32,
+        /// Make up prompts of so many tokens [default: grade-school problems].
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+        prompt_tokens: Option<u32>,
         /// Repetitions; medians are printed.
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
         reps: u32,
@@ -126,6 +129,33 @@ enum BenchCommand {
         json: bool,
         #[command(flatten)]
         machine: MachineArgs,
+    },
+    /// A GPU alone: its limits, decode and prefill steps, kernels and the engine, on random weights of Qwen3's shapes.
+    Gpu {
+        /// The GPU: cuda or cuda:N.
+        #[arg(long, default_value_t = DeviceChoice::Cuda(0))]
+        device: DeviceChoice,
+        /// Folder of kernels made by `adaroll kernels build` [default: compiled at the first start and kept].
+        #[arg(long, value_name = "DIR")]
+        kernels: Option<PathBuf>,
+        /// What multiplies: auto, own or cublaslt.
+        #[arg(long, default_value_t = GemmChoice::Auto)]
+        gemm: GemmChoice,
+        /// Models: 0.6b, 1.7b, 4b, 8b; tiny is for emulated cards.
+        #[arg(long, value_delimiter = ',', default_value = "0.6b,1.7b,4b,8b")]
+        shapes: Vec<gpu::Shape>,
+        /// Sequences of decode steps [default: 1,16,64,256; for tiny 1,4].
+        #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
+        batches: Vec<u32>,
+        /// Positions of each sequence [default: 1024,4096; for tiny 32,96].
+        #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=40_960))]
+        contexts: Vec<u32>,
+        /// Seconds that all of it may take, about; what does not fit is left out.
+        #[arg(long, default_value_t = 240, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+        seconds: u32,
+        /// Write every figure to this file, as JSON.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
     },
     /// Engine steps that the width planner needs, beside rounds and one sample at a time: the real job on a simulated engine.
     Schedule {
@@ -355,8 +385,8 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Command::Bench(BenchCommand::Decode { model, prompts, samples, tokens, reps, json, engine }) => {
-            let workload = decode::Workload { prompts: prompts as usize, samples, tokens, reps: reps as usize };
+        Command::Bench(BenchCommand::Decode { model, prompts, samples, tokens, prompt_tokens, reps, json, engine }) => {
+            let workload = decode::Workload { prompts: prompts as usize, samples, tokens, prompt_tokens, reps: reps as usize };
             let spinner = ProgressBar::new_spinner();
             spinner.enable_steady_tick(std::time::Duration::from_millis(200));
             let report = decode::bench(&model, workload, &engine.options(), |what| spinner.set_message(what.to_owned())).await?;
@@ -375,6 +405,45 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
             let report = tokio::task::spawn_blocking(run).await??;
             spinner.finish_and_clear();
             print(&report, json)?;
+        }
+        Command::Bench(BenchCommand::Gpu { device, kernels, gemm, shapes, batches, contexts, seconds, json }) => {
+            let DeviceChoice::Cuda(ordinal) = device else {
+                return Err("--device: this bench measures a GPU; give cuda or cuda:N".into());
+            };
+            let or = |given: Vec<u32>, usual: [&[usize]; 2]| match given.is_empty() {
+                true => usual[usize::from(shapes.iter().all(|s| s.is_tiny()))].to_vec(),
+                false => given.into_iter().map(|n| n as usize).collect(),
+            };
+            let (batches, contexts) = (or(batches, [&[1, 16, 64, 256], &[1, 4]]), or(contexts, [&[1024, 4096], &[32, 96]]));
+            let workload = gpu::Workload { ordinal, kernels, gemm, shapes, batches, contexts, seconds: seconds.into() };
+            let spinner = ProgressBar::new_spinner();
+            spinner.enable_steady_tick(std::time::Duration::from_millis(200));
+            let shown = spinner.clone();
+            // Lines where nobody watches: whoever reads them later sees how far it came.
+            let watched = std::io::stderr().is_terminal();
+            let say = move |what: &str| match watched {
+                true => shown.set_message(what.to_owned()),
+                false => eprintln!("{what}"),
+            };
+            let write = |path: &Path, report: &gpu::Report| -> Result<(), String> {
+                let text = serde_json::to_string_pretty(report).map_err(|e| e.to_string())?;
+                std::fs::write(path, text + "\n").map_err(|e| format!("{}: cannot be written: {e}", path.display()))
+            };
+            let kept = json.clone();
+            let keep = move |report: &gpu::Report| {
+                if let Some(Err(e)) = kept.as_deref().map(|path| write(path, report)) {
+                    eprintln!("{e}");
+                }
+            };
+            let report = tokio::task::spawn_blocking(move || gpu::bench(&workload, say, keep)).await??;
+            spinner.finish_and_clear();
+            if let Some(path) = json {
+                write(&path, &report)?;
+            }
+            print(&report, false)?;
+            if !report.ok() {
+                return Ok(ExitCode::FAILURE);
+            }
         }
         Command::Bench(BenchCommand::Schedule { prompts, reps, q_min, json }) => {
             let workload = schedule::Workload { prompts: prompts as usize, reps, q_min };

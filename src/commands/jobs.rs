@@ -407,7 +407,7 @@ pub fn cancel(store: &Path, id: &str) -> Result<(), JobsError> {
 }
 
 /// `2026-12-02 03:20:09` of seconds since 1970 (the civil calendar, proleptic: Howard Hinnant's days algorithm).
-fn utc(unix_s: f64) -> String {
+pub(super) fn utc(unix_s: f64) -> String {
     let seconds = unix_s.floor() as i64;
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let shifted = days + 719_468;

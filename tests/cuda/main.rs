@@ -10,6 +10,7 @@ mod emulator;
 mod engine;
 mod faults;
 mod gemm_choice;
+mod gpu_script;
 mod kit;
 mod ops;
 #[path = "../promises/sampling_runs.rs"]
@@ -23,7 +24,10 @@ fn main() {
     // Listing needs no card.
     let prepared = if arguments.list { Ok(()) } else { emulator::prepare() };
     let mut trials: Vec<Trial> =
-        [ops::trials(), engine::trials(), faults::trials(), gemm_choice::trials(), compile::trials()].into_iter().flatten().collect();
+        [ops::trials(), engine::trials(), faults::trials(), gemm_choice::trials(), gpu_script::trials(), compile::trials()]
+            .into_iter()
+            .flatten()
+            .collect();
     if let Err(reason) = prepared {
         eprintln!("the tests of the CUDA path are ignored: {reason}");
         trials = trials.into_iter().map(|t| t.with_ignored_flag(true)).collect();

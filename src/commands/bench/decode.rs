@@ -1,7 +1,8 @@
 //! `adaroll bench decode`: how fast this machine samples, and how much of what it could do that is.
 //!
 //! End to end is everything from the first submit to the last finished sample. Decode alone is the time beyond that of the same prompts with one
-//! token each: `batch * (tokens - 1) / (end to end - prefill)`. The ceilings are measured by the same command on the same threads.
+//! token each: `batch * (tokens - 1) / (end to end - prefill)`. The ceilings are measured by the same command on the same threads; a GPU's are for
+//! `adaroll bench gpu` to say.
 
 use std::path::Path;
 use std::time::Instant;
@@ -23,6 +24,8 @@ pub struct Workload {
     pub samples: u32,
     /// Tokens of each sample; stop tokens are ignored.
     pub tokens: u32,
+    /// Tokens of each prompt, which are then made up; `None` takes the peers' prompts.
+    pub prompt_tokens: Option<u32>,
     /// Repetitions; medians are reported.
     pub reps: usize,
 }
@@ -41,7 +44,9 @@ pub struct BatchFigures {
 /// Everything that the command prints.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Report {
-    /// Instruction set.
+    /// The device.
+    pub device: String,
+    /// Instruction set of the host.
     pub isa: String,
     /// Threads.
     pub threads: usize,
@@ -59,10 +64,17 @@ pub struct Report {
     pub startup_s: f64,
     /// Most memory that the process ever held.
     pub peak_memory_mib: Option<f64>,
-    /// The machine's ceilings.
-    pub ceilings: Ceilings,
     /// Weight bytes that one step reads.
     pub weight_bytes: usize,
+    /// What the CPU can do at best, where it computes.
+    pub cpu: Option<CpuShare>,
+}
+
+/// The CPU's ceilings, and the share of them that decode reaches.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct CpuShare {
+    /// The machine's ceilings.
+    pub ceilings: Ceilings,
     /// Bytes of weights read per second in decode at batch 1, over the read bandwidth.
     pub bandwidth_fraction: f64,
     /// Operations of the matrix products per second in decode at the full batch, over the FMA rate.
@@ -88,8 +100,6 @@ const PROMPTS: &str = include_str!("../../../benches/peers/prompts.txt");
 
 /// Runs the bench. `say` is told what is being measured.
 pub async fn bench(dir: &Path, workload: Workload, options: &EngineOptions, say: impl Fn(&str)) -> Result<Report, BenchError> {
-    say("measuring this machine's ceilings");
-    let ceilings = measure(options.isa, options.threads);
     say("loading the model");
     let config = ModelConfig::from_folder(dir).map_err(LoadError::from)?;
     let full = workload.prompts * workload.samples as usize;
@@ -100,7 +110,13 @@ pub async fn bench(dir: &Path, workload: Workload, options: &EngineOptions, say:
     let start = Instant::now();
     let opened = open(dir, &options, |_, _| {})?;
     let startup_s = start.elapsed().as_secs_f64();
-    let prompts = prompts(&opened, workload.prompts, config.vocab_size)?;
+    let device = opened.engine.info().device.clone();
+    let on_cpu = device == "cpu";
+    let ceilings = on_cpu.then(|| {
+        say("measuring this machine's ceilings");
+        measure(options.isa, options.threads)
+    });
+    let prompts = prompts(&opened, &workload, config.vocab_size)?;
     let prompt_tokens = prompts.iter().map(Vec::len).sum();
 
     let mut batches = Vec::new();
@@ -126,10 +142,12 @@ pub async fn bench(dir: &Path, workload: Workload, options: &EngineOptions, say:
         batches.push(BatchFigures { batch, end_to_end_tokens_per_s: median(&mut whole), decode_tokens_per_s: median(&mut alone) });
     }
     let parameters = matrix_parameters(&config);
-    let weight_bytes = parameters * if is_bf16(dir, &config)? { 2 } else { 4 };
+    // A GPU holds BF16 whatever the folder holds.
+    let weight_bytes = parameters * if !on_cpu || is_bf16(dir, &config)? { 2 } else { 4 };
     let one = batches.first().map_or(0.0, |b| b.decode_tokens_per_s);
     let many = batches.last().map_or(0.0, |b| b.decode_tokens_per_s);
     Ok(Report {
+        device,
         isa: options.isa.to_string(),
         threads: options.threads,
         workload,
@@ -139,21 +157,25 @@ pub async fn bench(dir: &Path, workload: Workload, options: &EngineOptions, say:
         prefill_tokens_per_s: median(&mut prefill),
         startup_s,
         peak_memory_mib: peak_memory_mib(),
-        ceilings,
         weight_bytes,
-        bandwidth_fraction: one * weight_bytes as f64 / 1e9 / ceilings.read_gb_per_s,
-        flops_fraction: many * 2.0 * parameters as f64 / 1e9 / ceilings.fma_gflop_per_s,
+        cpu: ceilings.map(|ceilings| CpuShare {
+            ceilings,
+            bandwidth_fraction: one * weight_bytes as f64 / 1e9 / ceilings.read_gb_per_s,
+            flops_fraction: many * 2.0 * parameters as f64 / 1e9 / ceilings.fma_gflop_per_s,
+        }),
     })
 }
 
-/// The peers' prompts, or made-up ids where the model has no tokenizer or more prompts are wanted.
-fn prompts(opened: &Opened, n: usize, vocab: usize) -> Result<Vec<Vec<u32>>, BenchError> {
+/// The peers' prompts, or made-up ids where the model has no tokenizer, more prompts are wanted, or prompts of a given length;
+/// `benches/peers/transformers_batch.py` makes up the same.
+fn prompts(opened: &Opened, workload: &Workload, vocab: usize) -> Result<Vec<Vec<u32>>, BenchError> {
     let texts: Vec<&str> = PROMPTS.split('\u{1e}').collect();
-    let real = opened.text.has_tokenizer();
-    (0..n)
+    let real = opened.text.has_tokenizer() && workload.prompt_tokens.is_none();
+    let length = workload.prompt_tokens.unwrap_or(96);
+    (0..workload.prompts)
         .map(|i| match texts.get(i) {
             Some(text) if real => opened.text.encode_text(text).map_err(BenchError::Prompts),
-            _ => Ok((0..96u32).map(|t| (t * 31 + i as u32 * 7 + 3) % vocab as u32).collect()),
+            _ => Ok((0..length).map(|t| (t * 31 + i as u32 * 7 + 3) % vocab as u32).collect()),
         })
         .collect()
 }
@@ -181,10 +203,12 @@ impl std::fmt::Display for Report {
         let w = &self.workload;
         writeln!(
             f,
-            "{} prompts x {} samples x {} tokens, {} threads, {}, median of {}",
-            w.prompts, w.samples, w.tokens, self.threads, self.isa, w.reps
+            "{} prompts x {} samples x {} tokens on {}, {} threads, {}, median of {}",
+            w.prompts, w.samples, w.tokens, self.device, self.threads, self.isa, w.reps
         )?;
-        writeln!(f, "ceilings       read {:.1} GB/s, FMA {:.1} GFLOP/s", self.ceilings.read_gb_per_s, self.ceilings.fma_gflop_per_s)?;
+        if let Some(cpu) = &self.cpu {
+            writeln!(f, "ceilings       read {:.1} GB/s, FMA {:.1} GFLOP/s", cpu.ceilings.read_gb_per_s, cpu.ceilings.fma_gflop_per_s)?;
+        }
         for b in &self.batches {
             writeln!(
                 f,
@@ -197,11 +221,14 @@ impl std::fmt::Display for Report {
             "prefill        {:.1} tokens/s ({} prompt tokens, {} computed for all samples)",
             self.prefill_tokens_per_s, self.prompt_tokens, self.prompt_tokens_computed
         )?;
-        writeln!(f, "start-up       {:.2} s", self.startup_s)?;
+        write!(f, "start-up       {:.2} s", self.startup_s)?;
         if let Some(mib) = self.peak_memory_mib {
-            writeln!(f, "peak memory    {mib:.0} MiB")?;
+            write!(f, "\npeak memory    {mib:.0} MiB")?;
         }
-        writeln!(f, "bandwidth      {:.0} % of the read ceiling in decode at batch 1", 100.0 * self.bandwidth_fraction)?;
-        write!(f, "arithmetic     {:.0} % of the FMA ceiling in decode at the full batch", 100.0 * self.flops_fraction)
+        if let Some(cpu) = &self.cpu {
+            write!(f, "\nbandwidth      {:.0} % of the read ceiling in decode at batch 1", 100.0 * cpu.bandwidth_fraction)?;
+            write!(f, "\narithmetic     {:.0} % of the FMA ceiling in decode at the full batch", 100.0 * cpu.flops_fraction)?;
+        }
+        Ok(())
     }
 }

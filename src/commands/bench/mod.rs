@@ -1,6 +1,7 @@
-//! `adaroll bench`: how fast this machine samples and trains, and how well the width planner fills it.
+//! `adaroll bench`: how fast this machine and its GPU sample and train, and how well the width planner fills it.
 
 pub mod decode;
+pub mod gpu;
 mod measure;
 pub mod schedule;
 pub mod train;

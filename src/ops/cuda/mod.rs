@@ -12,11 +12,14 @@ mod device;
 mod gemm;
 pub mod gemm_choice;
 mod launch;
+mod library_product;
 mod lists;
 mod memory;
+mod random;
 mod step;
 mod sweep;
 mod tensor;
+mod timer;
 
 use std::sync::Arc;
 
@@ -24,6 +27,7 @@ use half::bf16;
 
 pub use device::{Device, Unavailable};
 pub use gemm_choice::GemmChoice;
+pub use random::Noise;
 pub use tensor::{KvCache, Matrix, Tensor, Vector};
 
 use super::{Ask, BLOCK_TOKENS, Batch, Draw, Drawn, Heads, Late, NonFinite, Ops, Place};
