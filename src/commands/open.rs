@@ -38,7 +38,8 @@ pub struct EngineOptions {
 impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
-            device: DeviceChoice::Auto,
+            // Who starts an engine from code says so if it is to be a GPU; the commands look for one.
+            device: DeviceChoice::Cpu,
             kernels: None,
             gemm: GemmChoice::Auto,
             threads: default_threads(),
@@ -85,6 +86,16 @@ pub fn open(dir: &Path, options: &EngineOptions, progress: impl FnMut(usize, usi
     let ops = CpuOps::with_isa(options.threads, options.isa).map_err(LoadError::Threads)?;
     let packer = CpuOps::with_isa(1, options.isa).map_err(LoadError::Threads)?;
     start(dir, ops, packer, options, BATCH_TOKENS.0, why_not_cuda, progress)
+}
+
+/// What would compute, without a look at the model: a device in words, or why it is not there.
+pub fn look_for(choice: DeviceChoice) -> Result<String, String> {
+    let found = |ordinal| Device::open(ordinal).map(|d| format!("cuda:{ordinal} {}", d.name)).map_err(|e| e.to_string());
+    match choice {
+        DeviceChoice::Cpu => Ok("cpu".into()),
+        DeviceChoice::Cuda(ordinal) => found(ordinal),
+        DeviceChoice::Auto => Ok(found(0).unwrap_or_else(|reason| format!("cpu: {reason}"))),
+    }
 }
 
 /// A GPU's operations for the model in `dir`, and others that pack its new weights; or why there are none. The outer error is the model's.

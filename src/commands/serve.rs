@@ -12,7 +12,7 @@ use toml::Value;
 
 use super::device::DeviceChoice;
 use super::inspect::{Inspection, inspect};
-use super::open::Opened;
+use super::open::{Opened, look_for};
 use crate::config::{Config, ConfigError, Flag, Loaded};
 use crate::engine::Engine;
 use crate::failpoint;
@@ -265,7 +265,8 @@ pub async fn check(loaded: Loaded) -> Checked {
         Err(problem) => Err(problem.to_string()),
     };
     let store = check_store(config);
-    let findings = vec![("model", model), ("address", port), ("tokens", tokens), ("store", store)];
+    let device = look_for(config.engine.device.parse().unwrap_or_default());
+    let findings = vec![("model", model), ("device", device), ("address", port), ("tokens", tokens), ("store", store)];
     Checked { loaded, findings }
 }
 

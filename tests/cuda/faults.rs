@@ -12,9 +12,15 @@ use crate::assets::data;
 use crate::emulator::{Card, card, folder, joined};
 use crate::engine::shipped;
 use crate::kit::trial;
+use crate::tiny_model::{TinyModel, tiny_model};
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![trial("serve::a_small_job_end_to_end", small_job)];
+    trials.extend([
+        trial("faults::weights_that_are_rounded_are_said_to_be", rounding),
+        trial("faults::a_head_size_without_a_kernel_is_refused", head_size),
+        trial("faults::the_check_says_what_would_compute", checked),
+    ]);
     if card() == Card::Emulated {
         trials.extend([
             trial("faults::without_a_driver_the_cpu_runs_and_says_why", no_driver),
@@ -44,10 +50,13 @@ fn generate(device: &str, change: impl FnOnce(&mut Command)) -> Output {
     let prompts = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(prompts.path(), "{\"token_ids\": [5, 6, 7]}\n").unwrap();
     let mut command = adaroll();
-    command.args(["generate", "--device", device, "--prompts"]).arg(prompts.path()).arg("--model").arg(data("golden/llama-gqa1"));
-    command.args(["--max-tokens", "3", "--json"]);
+    command.args(["generate", "--device", device, "--prompts"]).arg(prompts.path()).args(["--max-tokens", "3", "--json"]);
     change(&mut command);
     command.output().unwrap()
+}
+
+fn with_model(command: &mut Command) {
+    command.arg("--model").arg(data("golden/llama-gqa1"));
 }
 
 fn said(output: &Output) -> String {
@@ -55,6 +64,10 @@ fn said(output: &Output) -> String {
 }
 
 fn falls_back(reason: &str, change: impl Fn(&mut Command)) {
+    let change = |command: &mut Command| {
+        with_model(command);
+        change(command);
+    };
     let auto = generate("auto", &change);
     assert!(auto.status.success(), "{}", said(&auto));
     assert!(said(&auto).contains(reason), "auto was to say {reason:?}: {}", said(&auto));
@@ -77,16 +90,55 @@ fn no_card() {
     });
 }
 
+fn rounding() {
+    for (name, said_so) in [("llama-f16-sharded", "the weights are F16"), ("qwen3-head128", "the weights are F32")] {
+        let output = generate("cuda", |command| {
+            command.arg("--model").arg(data("golden").join(name));
+        });
+        let text = said(&output);
+        assert!(output.status.success() && text.contains(said_so) && text.contains("rounded to BF16"), "{name}: {text}");
+    }
+    let text = said(&generate("cuda", with_model));
+    assert!(!text.contains("rounded"), "bf16 is not rounded: {text}");
+}
+
+/// A model of a head size that no kernel is made for: `cuda` refuses it with the sizes there are, `auto` takes the CPU and says why.
+fn head_size() {
+    let dir = tempfile::tempdir().unwrap();
+    tiny_model(dir.path(), &TinyModel { head_dim: 24, ..TinyModel::default() });
+    let with = |command: &mut Command| {
+        command.arg("--model").arg(dir.path());
+    };
+    let sentence = "no attention for heads of 24 values, only of 16, 32, 64, 80, 96, 128, 256";
+    let asked = generate("cuda", with);
+    assert!(!asked.status.success() && said(&asked).contains(sentence), "{}", said(&asked));
+    let auto = generate("auto", with);
+    assert!(auto.status.success() && said(&auto).contains(sentence), "{}", said(&auto));
+}
+
+fn checked() {
+    let model = model();
+    for (device, words) in [("cuda", "device: cuda:0 "), ("cpu", "device: cpu"), ("cuda:9", "there is no GPU 9")] {
+        let mut command = adaroll();
+        command.args(["serve", "--check", "--port", "0", "--device", device, "--store", ":memory:", "--model"]).arg(model.path());
+        let output = command.output().unwrap();
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), said(&output));
+        assert!(text.contains(words), "{device}: {text}");
+        assert_eq!(output.status.success(), device != "cuda:9", "{text}");
+    }
+}
+
 fn no_such_card() {
-    let output = generate("cuda:3", |_| {});
+    let output = generate("cuda:3", with_model);
     assert!(!output.status.success() && said(&output).contains("there is no GPU 3: this machine has 1"), "{}", said(&output));
-    let output = generate("gpu", |_| {});
+    let output = generate("gpu", with_model);
     assert!(!output.status.success() && said(&output).contains("give auto, cpu, cuda, or cuda:N"), "{}", said(&output));
 }
 
 fn no_memory() {
     for (bytes, what) in [("20000000", "no room for the weights"), ("200000000", "no room for the KV cache")] {
         let output = generate("cuda", |command| {
+            with_model(command);
             command.env("ADAROLL_EMULATOR_MEMORY", bytes).args(["--kv-blocks", "10000000"]);
         });
         let text = said(&output);

@@ -16,6 +16,9 @@ mod ops;
 #[path = "../promises/sampling_runs.rs"]
 #[allow(dead_code)]
 mod sampling_runs;
+#[path = "../promises/tiny_model.rs"]
+#[allow(dead_code)]
+mod tiny_model;
 
 use libtest_mimic::{Arguments, Trial};
 

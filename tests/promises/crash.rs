@@ -56,7 +56,11 @@ impl Bench {
 
     fn start(&self, store: &Path, failpoint: Option<&str>) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_adaroll"));
-        command.args(["serve", "--port", "0", "--threads", "1", "--model"]).arg(self.dir.path().join("model")).arg("--store").arg(store);
+        command
+            .args(["serve", "--device", "cpu", "--port", "0", "--threads", "1", "--model"])
+            .arg(self.dir.path().join("model"))
+            .arg("--store")
+            .arg(store);
         command.stderr(Stdio::piped()).stdout(Stdio::null()).env("ADAROLL_LOG", "info");
         match failpoint {
             Some(failpoint) => command.env("ADAROLL_FAILPOINT", failpoint),

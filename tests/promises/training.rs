@@ -87,7 +87,11 @@ impl Bench {
 
     fn server(&self, failpoint: Option<&str>) -> Process {
         let port = self.port.to_string();
-        self.spawn(&["serve", "--model", "model", "--store", "server.db", "--threads", "1", "--port", &port], "server.log", failpoint)
+        self.spawn(
+            &["serve", "--device", "cpu", "--model", "model", "--store", "server.db", "--threads", "1", "--port", &port],
+            "server.log",
+            failpoint,
+        )
     }
 
     fn trainer(&self, failpoint: Option<&str>) -> Process {

@@ -35,7 +35,11 @@ impl Process {
     /// With a variable in its environment.
     pub fn with(model: &Path, store: &Path, variable: Option<(&str, String)>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_adaroll"));
-        command.args(["serve", "--port", "0", "--threads", "1", "--kv-blocks", "256", "--model"]).arg(model).arg("--store").arg(store);
+        command
+            .args(["serve", "--device", "cpu", "--port", "0", "--threads", "1", "--kv-blocks", "256", "--model"])
+            .arg(model)
+            .arg("--store")
+            .arg(store);
         command.stderr(Stdio::piped()).stdout(Stdio::null()).env("ADAROLL_LOG", "info").env_remove("ADAROLL_FAILPOINT");
         command.envs(variable);
         let mut child = command.spawn().unwrap();
