@@ -107,7 +107,7 @@ impl Server {
 }
 
 /// `[engine]`. Changes no bit of any result, but for `ignore_eos`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Engine {
     /// The device: `auto`, `cpu`, `cuda` or `cuda:N`.
@@ -128,6 +128,8 @@ pub struct Engine {
     pub max_queue: usize,
     /// KV blocks of 16 tokens; 0 takes a share of the free memory.
     pub kv_blocks: usize,
+    /// That share on a GPU.
+    pub kv_memory_share: f32,
     /// Look for prefixes that were computed before.
     pub prefix_cache: bool,
     /// The model's own stop tokens do not end a sample.
@@ -136,7 +138,7 @@ pub struct Engine {
 
 impl Default for Engine {
     fn default() -> Self {
-        let EngineSettings { max_sequences, kv_blocks, prefix_cache, max_queue, .. } = EngineSettings::default();
+        let EngineSettings { max_sequences, kv_blocks, kv_memory_share, prefix_cache, max_queue, .. } = EngineSettings::default();
         Engine {
             device: DeviceChoice::Auto.to_string(),
             kernels_dir: PathBuf::new(),
@@ -147,6 +149,7 @@ impl Default for Engine {
             max_sequences,
             max_queue,
             kv_blocks: kv_blocks.unwrap_or(0),
+            kv_memory_share,
             prefix_cache,
             ignore_eos: false,
         }
@@ -170,7 +173,7 @@ impl Engine {
                 kv_blocks: Some(self.kv_blocks).filter(|blocks| *blocks > 0),
                 prefix_cache: self.prefix_cache,
                 max_queue: self.max_queue,
-                ..EngineSettings::default()
+                kv_memory_share: self.kv_memory_share,
             },
         }
     }

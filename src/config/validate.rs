@@ -54,6 +54,9 @@ pub(super) fn problems(config: &Config) -> Vec<(&'static str, String)> {
         found
             .push(("jobs.max_running", format!("is {}, above jobs.max_open ({}); lower it or raise the other", j.max_running, j.max_open)));
     }
+    if !(e.kv_memory_share > 0.0 && e.kv_memory_share <= 0.95) {
+        found.push(("engine.kv_memory_share", format!("is {}; it must be above 0 and at most 0.95", e.kv_memory_share)));
+    }
     if let Err(problem) = e.device.parse::<DeviceChoice>() {
         found.push(("engine.device", format!("is {:?}; {problem}", e.device)));
     }

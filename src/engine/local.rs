@@ -70,6 +70,8 @@ impl LocalEngine {
     ) -> std::io::Result<LocalEngine> {
         let staged = Arc::new(Slot::default());
         let config = model.config.clone();
+        // New weights lie beside the live ones until they are swapped in.
+        let staging = if packer.is_some() { ops.weight_bytes(&config) } else { 0 };
         let stage = packer.map(|ops| Box::new(Packer::new(ops, config, staged.clone())) as Box<dyn Stage>);
         let board = Arc::new(Board {
             stats: Mutex::default(),
@@ -79,7 +81,7 @@ impl LocalEngine {
             start: Instant::now(),
         });
         let (commands, inbox) = mpsc::channel();
-        let runner = Runner::new(ops, model, settings, board.clone(), staged).map_err(std::io::Error::other)?;
+        let runner = Runner::new(ops, model, settings, staging, board.clone(), staged).map_err(std::io::Error::other)?;
         let info = runner.info();
         let thread = {
             let board = board.clone();

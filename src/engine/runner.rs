@@ -75,13 +75,22 @@ pub(super) struct Runner<O: Ops> {
 }
 
 impl<O: Ops + 'static> Runner<O> {
-    /// Takes the memory that the steps need; says what is wrong with a device that does not have it.
-    pub(super) fn new(ops: O, model: Model<O>, settings: &EngineSettings, board: Arc<Board>, staged: Arc<Slot<O>>) -> Result<Self, String> {
+    /// Takes the memory that the steps need, and leaves `staging` bytes of a device's for new weights; says what is wrong with a device that does
+    /// not have it.
+    pub(super) fn new(
+        ops: O,
+        model: Model<O>,
+        settings: &EngineSettings,
+        staging: u64,
+        board: Arc<Board>,
+        staged: Arc<Slot<O>>,
+    ) -> Result<Self, String> {
         let limits = Limits { batch_tokens: settings.max_batch_tokens.max(1), sequences: settings.max_sequences.max(1) };
         let forward = Forward::new(&ops, &model.config, limits.batch_tokens, limits.sequences);
         // The cache takes a share of what is free beside everything else.
         let (layers, heads) = (model.config.num_layers, heads(&model.config));
-        let blocks = settings.blocks(ops.kv_block_bytes(layers, heads), model.config.context_length, ops.free_memory());
+        let free = ops.free_memory().map(|free| free.saturating_sub(staging));
+        let blocks = settings.blocks(ops.kv_block_bytes(layers, heads), model.config.context_length, free);
         let cache = ops.kv_cache(layers, blocks, heads);
         if let Some(why) = ops.failure() {
             return Err(why);

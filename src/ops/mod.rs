@@ -196,6 +196,10 @@ pub trait Ops: Send {
     fn failure(&self) -> Option<String> {
         None
     }
+    /// Memory that the weights of a model take on a device of its own.
+    fn weight_bytes(&self, _config: &crate::model::ModelConfig) -> u64 {
+        0
+    }
     /// Memory of the device that is free for a cache, where it is not the host's.
     fn free_memory(&self) -> Option<u64> {
         None

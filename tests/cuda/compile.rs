@@ -26,6 +26,7 @@ pub fn trials() -> Vec<Trial> {
         trial("compile::a_cached_cubin_is_taken_and_a_damaged_one_made_again", cache),
         trial("compile::a_cache_that_cannot_be_written_is_no_error", unwritable_cache),
         trial("compile::shipped_cubins_come_back_with_what_they_take", shipped_cubins),
+        trial("compile::a_cubin_says_what_its_kernels_take", takes),
         trial("compile::damaged_cubins_are_errors", damaged_cubins),
         trial("compile::errors_of_a_source_name_family_and_line", broken_source),
         trial("compile::an_unknown_architecture_is_a_sentence", unknown_architecture),
@@ -182,6 +183,40 @@ fn shipped_cubins() {
     let found = kernels_for(SM_90, &options).unwrap();
     assert_eq!(by_name(&found), by_name(&made));
     assert!(found.origin.contains(folder.path().to_str().unwrap()), "{}", found.origin);
+}
+
+fn takes() {
+    let source = "#include \"common.cuh\"
+KERNEL(nothing)() {}
+KERNEL(shared)(u32 i, u32* x) {
+    __shared__ u32 values[4];
+    values[i] = THREAD;
+    block_sync();
+    *x = values[1];
+}
+// An array at indices that nobody knows before is in local memory.
+KERNEL(local)(u64 i, u32* x, u32 j) {
+    u32 values[100];
+    for (u32 k = 0; k < 100; k++) values[k] = x[k];
+    for (u32 k = 0; k < 100; k++) values[x[k] % 100] += 1;
+    x[j] = values[i];
+}
+";
+    let family = Family { name: "takes", source };
+    for arch in [SM_80, SM_90, (10, 0), (12, 0)] {
+        let image = nvrtc().compile(&family, arch.into()).unwrap_or_else(|e| panic!("{e}"));
+        let found = resources(&image);
+        let told: Vec<_> = found
+            .iter()
+            .map(|(kernel, takes)| {
+                (kernel.as_str(), takes.shared_bytes, takes.local_bytes, takes.parameters.as_slice(), takes.parameter_bytes)
+            })
+            .collect();
+        let wanted: [(_, _, _, &[u32], _); 3] =
+            [("local", 0, 400, &[8, 8, 4], 20), ("nothing", 0, 0, &[], 0), ("shared", 16, 0, &[4, 8], 16)];
+        assert_eq!(told, wanted, "{arch:?}");
+        assert!(found.iter().all(|(_, takes)| takes.registers > 0), "{found:?}");
+    }
 }
 
 fn damaged_cubins() {

@@ -313,6 +313,13 @@ fn cache_share() {
     let dir = data("golden/llama-gqa1");
     let config = ModelConfig::from_folder(&dir).unwrap();
     let share = opened(&dir, &options(|s| s.kv_blocks = None)).engine.info().kv_tokens;
+    // A share of the card, with room left for pushed weights: both can be had.
+    let free = 64 << 20;
+    let settings = EngineSettings { max_sequences: 1 << 20, ..EngineSettings::default() };
+    assert_eq!(settings.blocks(1 << 10, 1 << 20, Some(free)), (free as f64 * f64::from(0.9f32)) as usize >> 10);
+    let ops = cuda();
+    let stored: usize = Checkpoint::open(&dir, &config).unwrap().tensors().map(|t| t.unwrap().bytes.len()).sum();
+    assert!(ops.weight_bytes(&config) >= stored as u64, "room for new weights");
     // As much as all sequences can use, which is less than the emulated card has.
     let useful = EngineSettings::default().max_sequences * (config.context_length.div_ceil(BLOCK_TOKENS) + 1) * BLOCK_TOKENS;
     assert!(share > 0 && share <= useful, "{share} tokens of {useful}");

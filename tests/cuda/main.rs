@@ -6,6 +6,7 @@
 #[allow(dead_code)]
 mod assets;
 mod compile;
+mod driver;
 mod emulator;
 mod engine;
 mod faults;
@@ -26,11 +27,18 @@ fn main() {
     let arguments = Arguments::from_args();
     // Listing needs no card.
     let prepared = if arguments.list { Ok(()) } else { emulator::prepare() };
-    let mut trials: Vec<Trial> =
-        [ops::trials(), engine::trials(), faults::trials(), gemm_choice::trials(), gpu_script::trials(), compile::trials()]
-            .into_iter()
-            .flatten()
-            .collect();
+    let mut trials: Vec<Trial> = [
+        driver::trials(),
+        ops::trials(),
+        engine::trials(),
+        faults::trials(),
+        gemm_choice::trials(),
+        gpu_script::trials(),
+        compile::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     if let Err(reason) = prepared {
         eprintln!("the tests of the CUDA path are ignored: {reason}");
         trials = trials.into_iter().map(|t| t.with_ignored_flag(true)).collect();

@@ -31,7 +31,7 @@ pub use random::Noise;
 pub use tensor::{KvCache, Matrix, Tensor, Vector};
 
 use super::{Ask, BLOCK_TOKENS, Batch, Draw, Drawn, Heads, Late, NonFinite, Ops, Place};
-use crate::model::{Dtype, TensorView};
+use crate::model::{Dtype, ModelConfig, TensorView};
 use asks::Asks;
 use device::Failure;
 use gemm::Product;
@@ -375,6 +375,12 @@ impl Ops for CudaOps {
 
     fn failure(&self) -> Option<String> {
         self.queue.failure.take()
+    }
+
+    fn weight_bytes(&self, config: &ModelConfig) -> u64 {
+        // Rows are padded, and the last chunk is not full.
+        let rows = |shape: &[usize]| shape[..shape.len() - 1].iter().product::<usize>() * stride_of(shape[shape.len() - 1]) * 2;
+        config.tensors().iter().map(|(_, shape)| rows(shape).next_multiple_of(256)).sum::<usize>() as u64 + self.settings.chunk_bytes as u64
     }
 
     fn free_memory(&self) -> Option<u64> {
