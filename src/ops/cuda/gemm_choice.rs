@@ -176,8 +176,8 @@ pub fn first_far(own: &[f32], other: &[f32], inputs: usize) -> Option<usize> {
 
 /// Values `[rows, cols]` as the card holds them, between -1 and 1, with the second half of the mirrored rows equal to `sign` times the first.
 ///
-/// A product of a row mirrored with -1 and one mirrored with 1 is 0, so what remains of its sum is the rounding on the way: nearly every other
-/// order of adding gives other bits, even in bf16, which hides the last bits of ordinary sums.
+/// A product of a row mirrored with -1 and one mirrored with 1 is 0, so what remains of its sum is the rounding on the way: another order
+/// of adding gives most of these sums other bits, even in bf16, which hides the last bits of ordinary sums.
 pub fn probe(seed: u64, rows: usize, cols: usize, mirrored: impl Fn(usize) -> bool, sign: f32) -> Vec<u8> {
     let (stride, half) = (stride_of(cols), cols / 2);
     let mut state = seed;

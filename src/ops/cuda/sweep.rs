@@ -20,6 +20,7 @@ use super::gemm_choice::{
 };
 use super::launch::Queue;
 use super::memory::{Arena, Buffer, Purpose};
+use super::step::room;
 use super::tensor::stride_of;
 
 /// Candidates that are looked at for a weight shape.
@@ -175,7 +176,8 @@ struct Sweep<'a> {
 
 impl<'a> Sweep<'a> {
     fn new(device: &'a Device, queue: &'a Queue, arena: &Arena, shape: WeightShape, most_rows: usize) -> Sweep<'a> {
-        let most_rows = most_rows.max(1);
+        // Steps that are recorded have padding rows.
+        let most_rows = room(most_rows.max(1));
         let matrix = shape.outputs * stride_of(shape.inputs) * 2;
         let matrices = BEYOND_CACHE.div_ceil(matrix.max(1)).max(1);
         let take = |bytes| arena.take(bytes, &queue.failure);

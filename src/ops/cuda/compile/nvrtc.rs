@@ -1,7 +1,7 @@
 //! NVRTC, CUDA's compiler as a library: finding it, and one call that makes a cubin of a family.
 //!
 //! It needs neither a card nor a driver. It is loaded here and not through cudarc, which looks for fixed names only: a library that the user
-//! names must be the one that compiles, even beside another that the loader knows. Its nine functions take part in the same ABI since CUDA 11.1.
+//! names must be the one that compiles, even beside another that the loader knows. Its functions are the same since CUDA 11.2.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::{Path, PathBuf};
@@ -79,8 +79,8 @@ impl Nvrtc {
     fn tried(library: Library, place: String) -> Result<Nvrtc, KernelError> {
         let bad = |reason: String| KernelError::BadNvrtc { place: place.clone(), reason };
         // SAFETY: the types are those of NVRTC's header.
-        let functions =
-            unsafe { Functions::of(&library) }.map_err(|e| bad(format!("it lacks a function ({e}); CUDA 11.2 or newer has it")))?;
+        let functions = unsafe { Functions::of(&library) }
+            .map_err(|e| bad(format!("it lacks a function ({}); CUDA 11.2 or newer has them all", in_words(e))))?;
         // The functions are used as long as the process lives.
         std::mem::forget(library);
         let mut nvrtc = Nvrtc { functions, version: String::new(), place: place.clone() };
@@ -234,7 +234,12 @@ fn open_file(file: &Path) -> Result<Library, String> {
         }
     }
     // SAFETY: NVRTC's initialisers have no preconditions.
-    unsafe { Library::new(file) }.map_err(|e| e.to_string())
+    unsafe { Library::new(file) }.map_err(in_words)
+}
+
+/// What the loader says: the error itself tells only which of its calls failed.
+fn in_words(error: libloading::Error) -> String {
+    std::error::Error::source(&error).map_or_else(|| error.to_string(), |source| source.to_string())
 }
 
 fn toolkit_files() -> impl Iterator<Item = PathBuf> {
