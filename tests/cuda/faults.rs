@@ -68,12 +68,12 @@ fn falls_back(reason: &str, change: impl Fn(&mut Command)) {
         with_model(command);
         change(command);
     };
-    let auto = generate("auto", &change);
+    let auto = generate("auto", change);
     assert!(auto.status.success(), "{}", said(&auto));
     assert!(said(&auto).contains(reason), "auto was to say {reason:?}: {}", said(&auto));
-    let asked = generate("cuda", &change);
+    let asked = generate("cuda", change);
     assert!(!asked.status.success() && said(&asked).contains(reason), "cuda was to say {reason:?}: {}", said(&asked));
-    let cpu = generate("cpu", &change);
+    let cpu = generate("cpu", change);
     assert!(cpu.status.success() && !said(&cpu).contains(reason), "the CPU needs no driver: {}", said(&cpu));
     assert_eq!(auto.stdout, cpu.stdout, "auto fell back to the CPU");
 }

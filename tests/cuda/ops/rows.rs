@@ -296,9 +296,9 @@ fn copy_blocks() {
         model.iter_mut().for_each(|layer| layer[to as usize] = layer[from as usize].clone());
     }
     ops.copy_blocks(&mut cache, &pairs);
-    for layer in 0..layers {
-        for block in 0..blocks {
-            assert_same(&|| format!("layer {layer}, block {block}"), &slot_row(&ops, &cache, layer, block), &model[layer][block]);
+    for (layer, blocks) in model.iter().enumerate() {
+        for (block, want) in blocks.iter().enumerate() {
+            assert_same(&|| format!("layer {layer}, block {block}"), &slot_row(&ops, &cache, layer, block), want);
         }
     }
     assert_well(&ops);
