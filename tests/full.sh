@@ -53,6 +53,7 @@ run() { echo; echo "== $1"; shift; "$@" 2>&1; }
   # Kernels against the CPU's operations over whole products of shapes; everything under sanitizers; and bugs that are planted, each of which must be
   # found. All on the emulated GPU.
   if wanted cuda; then
+    run "the emulator itself" sh tests/emulator/selftest.sh
     run cuda env ADAROLL_TEST_FULL=1 cargo test --test cuda
     run "cuda with sanitizers" env ADAROLL_TEST_SANITIZE=1 cargo test --test cuda -- --skip compile
     run "planted bugs" python3 -B tests/full/cuda_bugs.py

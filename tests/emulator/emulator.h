@@ -40,12 +40,14 @@ struct Thread {
 };
 extern __thread Thread* self __attribute__((tls_model("initial-exec")));
 
-// A line of the kernel's source, for messages.
+// A line of the kernel's source. As default arguments, and not within braces, the two builtins give the line of the call.
 struct Place {
     const char* file;
     int line;
 };
-#define HERE emulator::Place place = emulator::Place{__builtin_FILE(), __builtin_LINE()}
+#define HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#define PLACE \
+    emulator::Place { file, line }
 
 enum class Meeting : u32 { WarpXor, WarpUp, WarpFrom, WarpBallot, WarpSync, LoadMatrix, LoadMatrixTransposed, MultiplyAdd, BlockSync };
 
@@ -103,34 +105,34 @@ DEV u32 mul_high(u32 a, u32 b) { return (u32)((u64)a * b >> 32); }
 DEV u32 count_bits(u32 x) { return (u32)__builtin_popcount(x); }
 DEV float exp2_approx(float x) { return emulator::exp2_approx(x); }
 
-DEV u64 warp_xor(u64 x, int lanes, HERE) { return emulator::exchange(x, emulator::self->lane ^ (u32)lanes, emulator::Meeting::WarpXor, place); }
-DEV u32 warp_xor(u32 x, int lanes, HERE) { return (u32)warp_xor((u64)x, lanes, place); }
-DEV float warp_xor(float x, int lanes, HERE) { return bits_f32((u32)warp_xor((u64)f32_bits(x), lanes, place)); }
+DEV u64 warp_xor(u64 x, int lanes, HERE) { return emulator::exchange(x, emulator::self->lane ^ (u32)lanes, emulator::Meeting::WarpXor, PLACE); }
+DEV u32 warp_xor(u32 x, int lanes, HERE) { return (u32)warp_xor((u64)x, lanes, file, line); }
+DEV float warp_xor(float x, int lanes, HERE) { return bits_f32((u32)warp_xor((u64)f32_bits(x), lanes, file, line)); }
 DEV double warp_xor(double x, int lanes, HERE) {
     u64 bits;
     memcpy(&bits, &x, 8);
-    bits = warp_xor(bits, lanes, place);
+    bits = warp_xor(bits, lanes, file, line);
     memcpy(&x, &bits, 8);
     return x;
 }
-DEV u32 warp_up(u32 x, u32 lanes, HERE) { return (u32)emulator::exchange(x, emulator::self->lane - lanes, emulator::Meeting::WarpUp, place); }
-DEV u32 warp_from(u32 x, int lane, HERE) { return (u32)emulator::exchange(x, (u32)lane & 31u, emulator::Meeting::WarpFrom, place); }
-DEV u32 warp_ballot(bool x, HERE) { return emulator::ballot(x, place); }
-DEV void warp_sync(HERE) { emulator::warp_sync(place); }
-DEV void block_sync(HERE) { emulator::block_sync(place); }
+DEV u32 warp_up(u32 x, u32 lanes, HERE) { return (u32)emulator::exchange(x, emulator::self->lane - lanes, emulator::Meeting::WarpUp, PLACE); }
+DEV u32 warp_from(u32 x, int lane, HERE) { return (u32)emulator::exchange(x, (u32)lane & 31u, emulator::Meeting::WarpFrom, PLACE); }
+DEV u32 warp_ballot(bool x, HERE) { return emulator::ballot(x, PLACE); }
+DEV void warp_sync(HERE) { emulator::warp_sync(PLACE); }
+DEV void block_sync(HERE) { emulator::block_sync(PLACE); }
 
 DEV void add_atomic(u32* at, u32 x) { __atomic_fetch_add(at, x, __ATOMIC_RELAXED); }
 DEV void add_atomic(u64* at, u64 x) { __atomic_fetch_add(at, x, __ATOMIC_RELAXED); }
 
-DEV void copy_async(void* to, const void* from, u32 bytes, HERE) { emulator::copy_async(to, from, bytes, place); }
+DEV void copy_async(void* to, const void* from, u32 bytes, HERE) { emulator::copy_async(to, from, bytes, PLACE); }
 DEV void copy_commit() { emulator::copy_commit(); }
 template <int N> DEV void copy_wait() { emulator::copy_wait(N); }
 
-DEV void load_matrix(u32 (&r)[4], const void* row, HERE) { emulator::load_matrix(r, row, emulator::Meeting::LoadMatrix, place); }
+DEV void load_matrix(u32 (&r)[4], const void* row, HERE) { emulator::load_matrix(r, row, emulator::Meeting::LoadMatrix, PLACE); }
 DEV void load_matrix_transposed(u32 (&r)[4], const void* row, HERE) {
-    emulator::load_matrix(r, row, emulator::Meeting::LoadMatrixTransposed, place);
+    emulator::load_matrix(r, row, emulator::Meeting::LoadMatrixTransposed, PLACE);
 }
-DEV void multiply_add(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, HERE) { emulator::multiply_add(d, a, b0, b1, place); }
+DEV void multiply_add(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, HERE) { emulator::multiply_add(d, a, b0, b1, PLACE); }
 
 #define THREAD (emulator::self->index)
 #define THREADS (emulator::self->block->threads)

@@ -14,7 +14,7 @@ for kind in ${1:-plain sanitize}; do
     for test in "$here"/selftest*.cpp; do cp "$test" "$work/$kind/$(basename "$test" .cpp).cu"; done
     KERNELS=$work/$kind sh "$here/build.sh" "$work/$kind" "$kind" || exit 1
     # The tests' main lies in the library.
-    $cxx -x c++ - -o "$work/$kind/selftest" -L"$work/$kind" -l:libcuda.so.1 <<'C' || exit 1
+    $cxx -x c++ - -o "$work/$kind/selftest" -L"$work/$kind" -l:libcuda.so.1 2>"$work/link.log" <<'C' || { cat "$work/link.log" >&2; exit 1; }
 int selftest(int, char**);
 int main(int count, char** arguments) { return selftest(count, arguments); }
 C

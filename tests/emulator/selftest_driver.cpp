@@ -29,10 +29,12 @@ enum { LAUNCHES = 0, WAITS = 1, GRAPH_LAUNCHES = 2, ALLOCATIONS = 3, CAPTURES = 
 constexpr u32 N = 64;
 constexpr size_t BYTES = 4 * N;
 
-CUresult step_on(const Session& session, CUdeviceptr at, void* stream) {
+CUresult launch_step_on(void* function, CUdeviceptr at, void* stream) {
     void* parameters[] = {&at};
-    return cuLaunchKernel(session.function("step_on"), 1, 1, 1, N, 1, 1, 0, stream, parameters, nullptr);
+    return cuLaunchKernel(function, 1, 1, 1, N, 1, 1, 0, stream, parameters, nullptr);
 }
+
+CUresult step_on(const Session& session, CUdeviceptr at, void* stream) { return launch_step_on(session.function("step_on"), at, stream); }
 
 CUresult write_at(const Session& session, CUdeviceptr at, u64 offset) {
     float value = 3.0f;
@@ -243,11 +245,12 @@ void copies_stay_within_an_allocation() {
 void an_error_stays() {
     const Session s;
     CUdeviceptr x = s.memory(BYTES), more;
+    void* const f = s.function("step_on");
     void* parameters[] = {&x};
     EXPECT(cuLaunchKernel(s.function("only_some_shuffle"), 1, 1, 1, 32, 1, 1, 0, s.stream, parameters, nullptr) == 0);
     EXPECT(cuStreamSynchronize(s.stream) == LAUNCH_FAILED);
     EXPECT(cuMemAlloc_v2(&more, 4) == LAUNCH_FAILED && cuCtxSynchronize() == LAUNCH_FAILED && cuMemFree_v2(x) == LAUNCH_FAILED);
-    EXPECT(step_on(s, x, s.stream) == LAUNCH_FAILED && cuStreamDestroy_v2(s.stream) == LAUNCH_FAILED);
+    EXPECT(launch_step_on(f, x, s.stream) == LAUNCH_FAILED && cuStreamDestroy_v2(s.stream) == LAUNCH_FAILED);
     // A new context has forgotten it.
     EXPECT(cuDevicePrimaryCtxRelease_v2(0) == 0);
     const Session next;
@@ -314,9 +317,10 @@ void a_machine_without_a_card() { EXPECT(cuInit(0) == NO_DEVICE); }
 void a_card_that_is_lost() {
     const Session s;
     const CUdeviceptr x = s.memory(BYTES);
-    for (int i = 0; i < 3; i++) EXPECT(step_on(s, x, s.stream) == 0);
+    void* const f = s.function("step_on");
+    for (int i = 0; i < 3; i++) EXPECT(launch_step_on(f, x, s.stream) == 0);
     EXPECT(cuStreamSynchronize(s.stream) == 0 && step_on(s, x, s.stream) == 0 && cuStreamSynchronize(s.stream) == ILLEGAL_ADDRESS);
-    EXPECT(step_on(s, x, s.stream) == ILLEGAL_ADDRESS && cuMemFree_v2(x) == ILLEGAL_ADDRESS);
+    EXPECT(launch_step_on(f, x, s.stream) == ILLEGAL_ADDRESS && cuMemFree_v2(x) == ILLEGAL_ADDRESS);
 }
 
 }  // namespace

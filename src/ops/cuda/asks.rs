@@ -32,7 +32,7 @@ const NONE: u32 = u32::MAX;
 /// Memory taken at a time for what is small.
 const SMALL_CHUNK_BYTES: usize = 8 << 20;
 /// Most asks of a step; the tokens they draw lie at a fixed address.
-pub(super) const MOST_ASKS: usize = 1 << 16;
+pub(super) const MOST_ASKS: usize = 1 << 17;
 
 /// Answers under way.
 struct Pending {
