@@ -44,8 +44,8 @@ impl Variant {
 }
 
 /// The variant for a product of `rows` rows on a card of so many multiprocessors: the largest tile that rows fill, unless it would leave
-/// multiprocessors without work.
-pub(super) fn choose(rows: usize, outputs: usize, multiprocessors: u32) -> &'static Variant {
+/// multiprocessors without work, or the card has too little shared memory for it.
+pub(super) fn choose(rows: usize, outputs: usize, multiprocessors: u32, has_large: bool) -> &'static Variant {
     let [small, middle, large] = &VARIANTS;
     let blocks = |v: &Variant| {
         let (x, y, _) = v.grid(rows, outputs);
@@ -53,7 +53,7 @@ pub(super) fn choose(rows: usize, outputs: usize, multiprocessors: u32) -> &'sta
     };
     match rows {
         _ if rows <= small.rows => small,
-        _ if rows > middle.rows && blocks(large) >= multiprocessors as usize => large,
+        _ if has_large && rows > middle.rows && blocks(large) >= multiprocessors as usize => large,
         _ => middle,
     }
 }
@@ -64,7 +64,8 @@ pub(super) fn choose(rows: usize, outputs: usize, multiprocessors: u32) -> &'sta
 /// The addresses are of memory with room for the product, which stays until the work on this stream is done.
 pub(super) unsafe fn multiply(queue: &Queue, multiprocessors: u32, product: &Product) {
     let Product { shape: WeightShape { outputs, inputs, wide }, rows, out, x, w } = *product;
-    let variant = choose(rows, outputs, multiprocessors);
+    let has_large = queue.kernels.has(VARIANTS[2].kernels[usize::from(wide)]);
+    let variant = choose(rows, outputs, multiprocessors, has_large);
     let args: [Arg; 9] = [
         out.into(),
         stride_of(outputs).into(),
