@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::Value;
 
+use super::device::DeviceChoice;
 use crate::trainer::checkpoint::State;
 use crate::trainer::journal::Numbers;
 use crate::trainer::settings::{Objective, Settings, SettingsError};
@@ -33,6 +34,9 @@ pub struct TrainArgs {
     /// What is minimised: rl (groups of a server) or sft (given answers, no server) [run.objective].
     #[arg(long)]
     pub objective: Option<Objective>,
+    /// What computes: auto (the first GPU that can be used, else the CPU), cpu, cuda or cuda:N [model.device].
+    #[arg(long)]
+    pub device: Option<DeviceChoice>,
     /// Check the configuration and print it with every default, and start nothing.
     #[arg(long)]
     pub check: bool,
@@ -49,6 +53,7 @@ impl TrainArgs {
             };
             set.push(format!("run.objective={name}"));
         }
+        set.extend(self.device.map(|device| format!("model.device={device}")));
         Settings::load(self.config.as_deref(), &set)
     }
 }

@@ -1,17 +1,17 @@
 //! How well a model does the task: exact pass@1, since each problem has one right answer.
 
 use super::task::Problem;
-use crate::model::backward::{PackedSequence, Training};
-use crate::ops::cpu::CpuOps;
+use crate::model::backward::PackedSequence;
 use crate::trainer::evaluate::{EvalError, probabilities};
+use crate::trainer::learner::Score;
 
 /// Tokens that go through the model at once; no number depends on it.
 const MICRO_BATCH_TOKENS: usize = 4096;
 
 /// The probability that one sample at temperature 1 answers each problem right: the product of the answer's token probabilities.
-pub fn pass_rates(training: &mut Training<CpuOps>, problems: &[Problem]) -> Result<Vec<f64>, EvalError> {
+pub fn pass_rates(scorer: &mut dyn Score, problems: &[Problem]) -> Result<Vec<f64>, EvalError> {
     let row = |p: &Problem| PackedSequence { token_ids: [p.prompt_ids.as_slice(), &p.answer_ids].concat(), from: p.prompt_ids.len() };
-    probabilities(training, problems.iter().map(row).collect(), MICRO_BATCH_TOKENS)
+    probabilities(scorer, problems.iter().map(row).collect(), MICRO_BATCH_TOKENS)
 }
 
 /// The mean over the problems of a slice, `easy` or `hard`; `None` if there are none.

@@ -13,8 +13,9 @@ use super::data::{self, Form, demonstration_line};
 use super::init::initial;
 use super::model;
 use super::task::{Mix, Stream, held_out};
-use crate::model::{ModelConfig, ModelError};
-use crate::trainer::checkpoint::model_bytes;
+use crate::model::{Dtype, ModelConfig, ModelError, TensorSource};
+use crate::trainer::checkpoint::file_bytes;
+use crate::trainer::learner::ServingTensor;
 use crate::trainer::settings::{EvalKind, Objective, Settings};
 
 /// Seed of the first parameters and of the demonstrations.
@@ -47,6 +48,8 @@ pub fn settings(dir: &Path) -> Settings {
     (s.run.seed, s.run.steps) = (SEED, STEPS);
     s.model.dir = dir.join("first");
     s.model.serving_dtype = "F32".into();
+    // The bytes of the result are the CPU's.
+    s.model.device = "cpu".into();
     s.data.path = dir.join("warm-up.jsonl");
     s.data.shuffle = false;
     s.rollout.prompts_per_step = BATCH;
@@ -66,8 +69,13 @@ pub fn write_first(dir: &Path) -> Result<(), WarmError> {
     model::write_to(dir)?;
     let config = ModelConfig::from_json(model::CONFIG)?;
     let path = dir.join("model.safetensors");
-    let bytes = model_bytes(&config.tensors(), &initial(&config, SEED))?;
-    std::fs::write(&path, bytes).map_err(WriteError::at(&path))?;
+    let first = initial(&config, SEED);
+    let tensor = |(name, shape): (String, Vec<usize>)| -> Result<_, ModelError> {
+        let bytes = first.tensor(&name)?.bytes.to_vec();
+        Ok(ServingTensor { name, shape, bytes })
+    };
+    let tensors = config.tensors().into_iter().map(tensor).collect::<Result<Vec<_>, _>>()?;
+    std::fs::write(&path, file_bytes(&tensors, Dtype::F32)).map_err(WriteError::at(&path))?;
     Ok(())
 }
 

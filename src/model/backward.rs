@@ -16,9 +16,10 @@ use super::config::ModelConfig;
 use super::error::ModelError;
 use super::forward::{Attend, FeedForward, Step, attend, feed_forward, rope_frequencies};
 use super::params::Params;
+use super::tensor_view::Dtype;
 use super::weights::{TensorSource, Weights, heads};
-use crate::ops::backward::Scored;
 pub use crate::ops::backward::Slope;
+use crate::ops::backward::{Scored, Slab};
 use crate::ops::{BLOCK_TOKENS, Batch, Heads, NonFinite, Segment, TrainOps};
 
 /// Sequences that run together.
@@ -81,6 +82,9 @@ pub enum TrainingError {
         /// Position of the token that could not be scored.
         position: usize,
     },
+    /// The device.
+    #[error("{0}")]
+    Device(String),
     /// A backward pass that no forward pass belongs to.
     #[error("there is no forward pass to go back through; each backward pass needs one of its own")]
     NoForward,
@@ -114,10 +118,14 @@ pub struct Training<O: TrainOps> {
 #[derive(Default)]
 struct Run {
     batch: Batch,
-    /// Scored rows of each segment within `batch.logit_rows`, and the tokens they predict.
+    /// Rows of each segment within `batch.logit_rows`, and the tokens they predict: the scored ones, and up to the next groups of rows the
+    /// unscored before and the padding after them.
     scored: Vec<std::ops::Range<usize>>,
     targets: Vec<u32>,
     scores: Vec<Scored>,
+    /// Which of them the caller asked for, and where each of those stands: its sequence and position.
+    wanted: Vec<usize>,
+    places: Vec<(usize, usize)>,
     temperature: f32,
     /// A backward pass may follow.
     open: bool,
@@ -167,12 +175,46 @@ impl<O: TrainOps> Training<O> {
         }
     }
 
+    /// Runs on these weights from now on.
+    pub fn adopt_weights(&mut self, weights: Weights<O>) {
+        self.run.open = false;
+        self.weights = Some(weights);
+    }
+
+    /// Rounds master parameters into the weights that [`Training::set_weights`] has made. See [`Weights::round`].
+    pub fn round_weights<'a>(&mut self, dtype: Dtype, slab: impl Fn(&str) -> Slab<'a, O::Flat>) -> Result<(), TrainingError>
+    where
+        O::Flat: 'a,
+    {
+        self.run.open = false;
+        let weights = self.weights.as_mut().ok_or(TrainingError::NoWeights)?;
+        weights.round(&mut self.ops, dtype, slab);
+        self.ops.failure().map_or(Ok(()), |failure| Err(TrainingError::Device(failure)))
+    }
+
+    /// The weights, once there are some.
+    pub fn weights(&self) -> Option<&Weights<O>> {
+        self.weights.as_ref()
+    }
+
+    /// Makes room for batches of so many rows, padding included, of which all may be scored.
+    pub fn reserve(&mut self, rows: usize) -> Result<(), TrainingError> {
+        self.run.open = false;
+        self.buffers.reserve(&self.ops, rows);
+        self.ops.failure().map_or(Ok(()), |failure| Err(TrainingError::Device(failure)))
+    }
+
+    /// Bytes that [`Training::reserve`] takes for so many rows.
+    pub fn activation_bytes(ops: &O, config: &ModelConfig, recompute: Recompute, rows: usize) -> u64 {
+        Buffers::bytes(ops, config, recompute, rows)
+    }
+
     /// Runs a batch and scores its tokens at `temperature` (0 reads as 1, as in scoring). The scores come in order: sequence after sequence,
     /// position after position.
     pub fn forward(&mut self, batch: &Packed, temperature: f32) -> Result<Vec<TokenScore>, TrainingError> {
         self.run.open = false;
         let weights = self.weights.as_ref().ok_or(TrainingError::NoWeights)?;
-        self.run.pack(batch, &self.config, temperature)?;
+        self.run.pack(batch, &self.config, temperature, self.ops.row_group())?;
         let (ops, run) = (&mut self.ops, &mut self.run);
         let b = &mut self.buffers;
         b.fit(ops, &run.batch);
@@ -205,25 +247,29 @@ impl<O: TrainOps> Training<O> {
             b.chunk(ops, rows.clone(), &weights.norm, self.config.rms_norm_eps);
             ops.linear(&b.normed, head, &mut b.logits);
             ops.score(&b.logits, &run.targets[rows], temperature, &mut results);
+            if let Some(failure) = ops.failure() {
+                return Err(TrainingError::Device(failure));
+            }
             for result in &results {
                 match result {
                     Ok(scored) => run.scores.push(*scored),
-                    Err(NonFinite) => return Err(run.non_finite(batch)),
+                    Err(NonFinite) => return Err(run.non_finite()),
                 }
             }
         }
         run.open = true;
-        Ok(run.scores.iter().map(|s| TokenScore { logprob: s.logprob, entropy: s.entropy }).collect())
+        Ok(run.wanted.iter().map(|&i| run.scores[i]).map(|s| TokenScore { logprob: s.logprob, entropy: s.entropy }).collect())
     }
 
     /// Adds the gradients of `sum(slope.logprob * logprob + slope.entropy * entropy)` over the scored tokens of the last forward pass. A tied
     /// head adds to the embedding, sequence by sequence: first the head's part, then the embedding's.
-    pub fn backward(&mut self, slopes: &[Slope], gradients: &mut Params) -> Result<(), TrainingError> {
+    pub fn backward(&mut self, slopes: &[Slope], gradients: &mut Params<O::Flat>) -> Result<(), TrainingError> {
         let Some(weights) = self.weights.as_ref().filter(|_| self.run.open) else { return Err(TrainingError::NoForward) };
-        let scored = self.run.targets.len();
-        if slopes.len() != scored {
-            return Err(TrainingError::Slopes { given: slopes.len(), scored });
+        let (scored, asked) = (self.run.targets.len(), self.run.wanted.len());
+        if slopes.len() != asked {
+            return Err(TrainingError::Slopes { given: slopes.len(), scored: asked });
         }
+        let slopes = &self.run.spread(slopes)[..];
         self.places.check(gradients)?;
         self.run.open = false;
         let (ops, run, b, places) = (&mut self.ops, &self.run, &mut self.buffers, &self.places);
@@ -280,7 +326,7 @@ impl<O: TrainOps> Training<O> {
             // Attention: x_mid = x + out(attention(rope(norms(qkv(norm(x)))))).
             ops.linear_dw(&b.dx, rows.clone(), 0..self.config.hidden_size, &kept.attended, 0, &mut grads[at.out].values);
             ops.linear_dx(&b.dx, &layer.out, &mut b.dattended);
-            ops.attention_backward(&kept.qkv, heads, &run.batch, &b.dattended, &mut b.dqkv);
+            ops.attention_backward(&kept.qkv, heads, &run.batch, &kept.attended, &b.dattended, &mut b.dqkv);
             ops.rope_backward(&mut b.dqkv, heads, &b.angles);
             if let (Some((q, k)), Some(raw), Some((dq, dk))) = (&layer.qk_norm, &kept.raw, at.qk_norm(grads)) {
                 ops.qk_norm_backward(raw, heads, q, k, eps, &mut b.dqkv, dq, dk);
@@ -310,17 +356,20 @@ impl<O: TrainOps> Training<O> {
             }
             ops.embed_backward(&run.batch.tokens[segment.row..][..segment.rows], &b.dx, segment.row, embed);
         }
-        Ok(())
+        ops.failure().map_or(Ok(()), |failure| Err(TrainingError::Device(failure)))
     }
 }
 
 impl Run {
     /// Lays the sequences out: rows one after the other, each sequence in blocks of its own. The last token of a sequence predicts nothing and
-    /// has no row.
-    fn pack(&mut self, packed: &Packed, config: &ModelConfig, temperature: f32) -> Result<(), TrainingError> {
+    /// has no row. Where the backend sums rows in groups, a sequence ends with further tokens up to the next group, and what is scored is
+    /// widened to whole groups: nothing of a sequence looks at what comes behind it, and rows without a slope add nothing to a gradient.
+    fn pack(&mut self, packed: &Packed, config: &ModelConfig, temperature: f32, group: usize) -> Result<(), TrainingError> {
         self.batch.clear();
         self.scored.clear();
         self.targets.clear();
+        self.wanted.clear();
+        self.places.clear();
         self.temperature = temperature;
         let batch = &mut self.batch;
         for (sequence, s) in packed.sequences.iter().enumerate() {
@@ -335,18 +384,29 @@ impl Run {
             if let Some(id) = s.token_ids.iter().find(|&&id| id as usize >= config.vocab_size) {
                 return fail(format!("holds token id {id}, and the vocabulary has {}; check the tokenizer", config.vocab_size));
             }
-            let (row, rows, table) = (batch.rows(), n - 1, batch.tables.len());
+            let (row, rows, table) = (batch.rows(), (n - 1).next_multiple_of(group), batch.tables.len());
+            let token = |position: usize| s.token_ids.get(position).copied().unwrap_or_default();
             batch.segments.push(Segment { row, rows, start: 0, table });
-            batch.tokens.extend(&s.token_ids[..rows]);
+            batch.tokens.extend((0..rows).map(|t| if t < n - 1 { token(t) } else { 0 }));
             batch.positions.extend(0..rows as u32);
             batch.slots.extend((0..rows).map(|t| (table * BLOCK_TOKENS + t) as u32));
             batch.tables.extend((table..table + rows.div_ceil(BLOCK_TOKENS)).map(|block| block as u32));
-            batch.logit_rows.extend((s.from - 1..rows).map(|t| (row + t) as u32));
-            let first = self.targets.len();
-            self.targets.extend(&s.token_ids[s.from..]);
+            let (first, from) = (self.targets.len(), (s.from - 1) / group * group);
+            let to = if s.from < n { rows } else { from };
+            batch.logit_rows.extend((from..to).map(|t| (row + t) as u32));
+            self.targets.extend((from..to).map(|t| token(t + 1)));
+            self.places.extend((from..to).map(|t| (sequence, t + 1)));
+            self.wanted.extend((s.from - 1..n - 1).map(|t| first + t - from));
             self.scored.push(first..self.targets.len());
         }
         Ok(())
+    }
+
+    /// The slopes of all rows whose logits stand, from those of the scored tokens.
+    fn spread(&self, slopes: &[Slope]) -> Vec<Slope> {
+        let mut all = vec![Slope::default(); self.targets.len()];
+        self.wanted.iter().zip(slopes).for_each(|(&i, slope)| all[i] = *slope);
+        all
     }
 
     fn score_backward<O: TrainOps>(&self, ops: &mut O, logits: &mut O::Tensor, rows: std::ops::Range<usize>, slopes: &[Slope]) {
@@ -354,10 +414,8 @@ impl Run {
     }
 
     /// Where the first token stands that has no score.
-    fn non_finite(&self, packed: &Packed) -> TrainingError {
-        let at = self.scores.len();
-        let sequence = self.scored.iter().position(|rows| rows.contains(&at)).unwrap_or_default();
-        let position = packed.sequences[sequence].from + at - self.scored[sequence].start;
+    fn non_finite(&self) -> TrainingError {
+        let (sequence, position) = self.places.get(self.scores.len()).copied().unwrap_or_default();
         TrainingError::NonFinite { sequence, position }
     }
 }

@@ -9,23 +9,25 @@ use super::config::ModelConfig;
 use super::error::ModelError;
 use super::tensor_view::{Dtype, TensorView};
 use super::weights::TensorSource;
+#[cfg(doc)]
+use crate::ops::TrainOps;
 
-/// One parameter tensor.
+/// One parameter tensor. Its values are numbers of the host, or of a backend ([`TrainOps::Flat`]).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Param {
+pub struct Param<F = Vec<f32>> {
     /// Hugging Face name.
     pub name: String,
     /// Sizes, outermost first.
     pub shape: Vec<usize>,
     /// Row-major.
-    pub values: Vec<f32>,
+    pub values: F,
 }
 
 /// All parameters of a model, or one number for each of them (a gradient, a moment).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Params {
+pub struct Params<F = Vec<f32>> {
     /// In the order of [`ModelConfig::tensors`].
-    pub entries: Vec<Param>,
+    pub entries: Vec<Param<F>>,
     by_name: HashMap<String, usize>,
 }
 
@@ -51,8 +53,7 @@ impl Params {
 
     /// Zeros of the same shapes.
     pub fn zeros_like(&self) -> Params {
-        let entry = |p: &Param| Param { name: p.name.clone(), shape: p.shape.clone(), values: vec![0.0; p.values.len()] };
-        Params { entries: self.entries.iter().map(entry).collect(), by_name: self.by_name.clone() }
+        self.map(|p| vec![0.0; p.values.len()])
     }
 
     /// Sets every number to zero.
@@ -60,27 +61,6 @@ impl Params {
         for entry in &mut self.entries {
             entry.values.fill(0.0);
         }
-    }
-
-    /// These tensors, in this order.
-    pub fn of(entries: Vec<Param>) -> Params {
-        let by_name = entries.iter().enumerate().map(|(i, p)| (p.name.clone(), i)).collect();
-        Params { entries, by_name }
-    }
-
-    /// Where the tensor of this name stands among the entries.
-    pub fn index(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name).copied()
-    }
-
-    /// The tensor of this name.
-    pub fn get(&self, name: &str) -> Option<&Param> {
-        self.index(name).map(|i| &self.entries[i])
-    }
-
-    /// The tensor of this name.
-    pub fn get_mut(&mut self, name: &str) -> Option<&mut Param> {
-        self.index(name).map(|i| &mut self.entries[i])
     }
 
     /// Numbers in all tensors together.
@@ -91,6 +71,57 @@ impl Params {
     /// Name and flat index of the first NaN or infinity.
     pub fn first_non_finite(&self) -> Option<(&str, usize)> {
         self.entries.iter().find_map(|p| p.values.iter().position(|v| !v.is_finite()).map(|at| (p.name.as_str(), at)))
+    }
+}
+
+impl<F> Params<F> {
+    /// These tensors, in this order.
+    pub fn of(entries: Vec<Param<F>>) -> Params<F> {
+        let by_name = entries.iter().enumerate().map(|(i, p)| (p.name.clone(), i)).collect();
+        Params { entries, by_name }
+    }
+
+    /// The same names and shapes with other values.
+    pub fn map<G>(&self, mut values: impl FnMut(&Param<F>) -> G) -> Params<G> {
+        let entry = |p: &Param<F>| Param { name: p.name.clone(), shape: p.shape.clone(), values: values(p) };
+        Params { entries: self.entries.iter().map(entry).collect(), by_name: self.by_name.clone() }
+    }
+
+    /// Names and shapes alone.
+    pub fn shapes(&self) -> Params<()> {
+        self.map(|_| ())
+    }
+
+    /// Where the tensor of this name stands among the entries.
+    pub fn index(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The tensor of this name.
+    pub fn get(&self, name: &str) -> Option<&Param<F>> {
+        self.index(name).map(|i| &self.entries[i])
+    }
+
+    /// The tensor of this name.
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut Param<F>> {
+        self.index(name).map(|i| &mut self.entries[i])
+    }
+}
+
+impl<F> Param<F> {
+    /// Numbers in it.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Length of a row: all of a vector.
+    pub fn row(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
     }
 }
 

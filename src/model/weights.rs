@@ -2,7 +2,9 @@
 
 use super::config::ModelConfig;
 use super::error::ModelError;
+use super::tensor_view::Dtype;
 use super::tensor_view::TensorView;
+use crate::ops::backward::Slab;
 use crate::ops::{Heads, Ops, TrainOps};
 
 /// One transformer layer.
@@ -152,6 +154,37 @@ impl<O: TrainOps> Weights<O> {
             ops.repack(head, &[source.tensor("lm_head.weight")?]);
         }
         Ok(())
+    }
+}
+
+impl<O: TrainOps> Weights<O> {
+    /// Rounds master parameters once, to `dtype`, into the memory of these. `slab` gives those of a name, one of [`ModelConfig::tensors`].
+    pub fn round<'a>(&mut self, ops: &mut O, dtype: Dtype, slab: impl Fn(&str) -> Slab<'a, O::Flat>)
+    where
+        O::Flat: 'a,
+    {
+        for (i, layer) in self.layers.iter_mut().enumerate() {
+            let t = |name: &str| slab(&format!("model.layers.{i}.{name}"));
+            let v = |name: &str| t(name).base;
+            ops.round_vector(&[v("input_layernorm.weight")], dtype, &mut layer.attention_norm);
+            ops.round_matrix(&["q", "k", "v"].map(|n| t(&format!("self_attn.{n}_proj.weight"))), dtype, &mut layer.qkv);
+            if let Some(bias) = &mut layer.qkv_bias {
+                ops.round_vector(&["q", "k", "v"].map(|n| v(&format!("self_attn.{n}_proj.bias"))), dtype, bias);
+            }
+            if let Some((q, k)) = &mut layer.qk_norm {
+                ops.round_vector(&[v("self_attn.q_norm.weight")], dtype, q);
+                ops.round_vector(&[v("self_attn.k_norm.weight")], dtype, k);
+            }
+            ops.round_matrix(&[t("self_attn.o_proj.weight")], dtype, &mut layer.out);
+            ops.round_vector(&[v("post_attention_layernorm.weight")], dtype, &mut layer.mlp_norm);
+            ops.round_matrix(&["gate", "up"].map(|n| t(&format!("mlp.{n}_proj.weight"))), dtype, &mut layer.gate_up);
+            ops.round_matrix(&[t("mlp.down_proj.weight")], dtype, &mut layer.down);
+        }
+        ops.round_matrix(&[slab("model.embed_tokens.weight")], dtype, &mut self.embed);
+        ops.round_vector(&[slab("model.norm.weight").base], dtype, &mut self.norm);
+        if let Some(head) = &mut self.head {
+            ops.round_matrix(&[slab("lm_head.weight")], dtype, head);
+        }
     }
 }
 

@@ -210,6 +210,10 @@ pub trait Ops: Send {
     fn wide_tensor(&self, rows: usize, cols: usize) -> Self::Tensor {
         self.tensor(rows, cols)
     }
+    /// Bytes of such a tensor.
+    fn tensor_bytes(&self, rows: usize, cols: usize, _wide: bool) -> u64 {
+        (rows * cols * 4) as u64
+    }
     /// Sets the number of rows in use.
     fn set_rows(&self, tensor: &mut Self::Tensor, rows: usize);
     /// Packs the rows of several tensors `[outputs_i, inputs]`, one below the other, as one matrix.

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::learner::ServingTensor;
 use crate::failpoint::{self, Point};
 use crate::model::params::{Param, Params};
 use crate::model::safetensors_writer::write_safetensors;
-use crate::model::{Dtype, SafetensorsFile, TensorSource, TensorView};
+use crate::model::{Dtype, SafetensorsFile, TensorView};
 
 /// The counts of a run after a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -173,7 +174,7 @@ impl Checkpoints {
     }
 
     /// The last checkpoint, if there is one; `shape` has the names and shapes of the trained parameters.
-    pub fn read_last(&self, shape: &Params) -> Result<Option<(State, Tensors)>, CheckpointError> {
+    pub fn read_last(&self, shape: &Params<()>) -> Result<Option<(State, Tensors)>, CheckpointError> {
         let Some(step) = self.steps()?.pop() else { return Ok(None) };
         let dir = self.path(step);
         let damaged = |path: PathBuf| move |problem: String| CheckpointError::Damaged { path, problem };
@@ -183,7 +184,7 @@ impl Checkpoints {
         let path = dir.join("optimizer.safetensors");
         let file = SafetensorsFile::open(&path).map_err(|e| damaged(path.clone())(e.to_string()))?;
         let read = |part: &str| -> Result<Params, CheckpointError> {
-            let mut params = shape.zeros_like();
+            let mut params = shape.map(|_| Vec::new());
             for param in &mut params.entries {
                 let tensor = file.tensor(&format!("{part}.{}", param.name)).map_err(|e| damaged(path.clone())(e.to_string()))?;
                 if tensor.dtype != Dtype::F32 || tensor.shape != param.shape {
@@ -215,10 +216,10 @@ fn serialized(views: &[TensorView<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// The model's tensors as one safetensors file.
-pub fn model_bytes(names: &[(String, Vec<usize>)], source: &dyn TensorSource) -> Result<Vec<u8>, crate::model::ModelError> {
-    let views = names.iter().map(|(name, _)| source.tensor(name)).collect::<Result<Vec<_>, _>>()?;
-    Ok(serialized(&views))
+/// Tensors of one type as one safetensors file.
+pub fn file_bytes(tensors: &[ServingTensor], dtype: Dtype) -> Vec<u8> {
+    let views = tensors.iter().map(|t| TensorView { name: &t.name, dtype, shape: t.shape.clone(), bytes: &t.bytes });
+    serialized(&views.collect::<Vec<_>>())
 }
 
 /// Writes `dir` as a Hugging Face folder: the files of `from` that are not weights, and these weights.

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::data::{Data, Line};
 use super::journal::Numbers;
+use super::learner::Score;
 use super::policy::Policy;
 use super::server::{Server, ServerError};
 use super::settings::Settings;
-use crate::model::backward::{Packed, PackedSequence, Training};
-use crate::ops::cpu::CpuOps;
+use crate::model::backward::{Packed, PackedSequence};
 
 /// Why an evaluation failed.
 #[derive(Debug, thiserror::Error)]
@@ -67,11 +67,11 @@ pub fn exact(policy: &mut Policy, data: &Data, micro_batch_tokens: usize) -> Res
         }
         rows.push(PackedSequence { token_ids: prompt.iter().chain(answer).copied().collect(), from: prompt.len() });
     }
-    probabilities(&mut policy.training, rows, micro_batch_tokens)
+    probabilities(policy.scorer(), rows, micro_batch_tokens)
 }
 
 /// The probability of each row's scored tokens together.
-pub fn probabilities(training: &mut Training<CpuOps>, rows: Vec<PackedSequence>, micro_batch_tokens: usize) -> Result<Vec<f64>, EvalError> {
+pub fn probabilities(scorer: &mut dyn Score, rows: Vec<PackedSequence>, micro_batch_tokens: usize) -> Result<Vec<f64>, EvalError> {
     let mut probabilities = Vec::with_capacity(rows.len());
     let mut rows = rows.into_iter().peekable();
     while rows.peek().is_some() {
@@ -80,7 +80,7 @@ pub fn probabilities(training: &mut Training<CpuOps>, rows: Vec<PackedSequence>,
             tokens += row.token_ids.len();
             batch.sequences.push(row);
         }
-        let scores = training.forward(&batch, 1.0).map_err(|e| EvalError::Forward(e.to_string()))?;
+        let scores = scorer.forward(&batch, 1.0).map_err(|e| EvalError::Forward(e.to_string()))?;
         let mut scores = scores.into_iter();
         for row in &batch.sequences {
             let sum: f64 = scores.by_ref().take(row.token_ids.len() - row.from).map(|s| f64::from(s.logprob)).sum();

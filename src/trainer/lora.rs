@@ -2,11 +2,13 @@
 //!
 //! The model that samples and the model that trains are the same: W' = round(W + s B A), with s = alpha / rank. The forward pass runs on W'
 //! and gives dW'; the adapters' gradients follow from it, dB = s dW' A^T and dA = s B^T dW'. Names are those of PEFT, so that an adapter
-//! can be taken elsewhere. Sums run over ascending indices on one thread: the same bytes everywhere.
+//! can be taken elsewhere.
 
 use super::batch::unit;
 use super::settings;
 use crate::model::params::{Param, Params};
+use crate::ops::TrainOps;
+use crate::ops::backward::{Adapter, Slab};
 
 /// The adapters of a model.
 #[derive(Clone, Debug)]
@@ -50,46 +52,23 @@ impl Lora {
         Ok((lora, Params::of(entries)))
     }
 
-    /// `into` becomes `base + s B A`; `into` has the shapes of `base`.
-    pub fn merge(&self, base: &Params, adapters: &Params, into: &mut Params) {
-        for (pair, &place) in adapters.entries.chunks_exact(2).zip(&self.targets) {
-            let (a, b) = (&pair[0].values, &pair[1].values);
-            let inputs = pair[0].shape[1];
-            let mut sum = vec![0f32; inputs];
-            let (from, to) = (&base.entries[place].values, &mut into.entries[place].values);
-            for (o, (from, to)) in from.chunks_exact(inputs).zip(to.chunks_exact_mut(inputs)).enumerate() {
-                sum.fill(0.0);
-                for r in 0..self.rank {
-                    let weight = b[o * self.rank + r];
-                    sum.iter_mut().zip(&a[r * inputs..][..inputs]).for_each(|(s, a)| *s += weight * a);
-                }
-                for ((to, from), s) in to.iter_mut().zip(from).zip(&sum) {
-                    *to = from + self.scale * s;
-                }
-            }
-        }
+    /// What serves of the tensor at `place` of the model's parameters: the base, and its adapter if it has one.
+    pub fn slab<'a, F>(&self, base: &'a Params<F>, adapters: &'a Params<F>, place: usize) -> Slab<'a, F> {
+        let pair = self.targets.iter().position(|&target| target == place).map(|i| self.pair(adapters, i));
+        Slab { base: &base.entries[place].values, adapter: pair }
+    }
+
+    fn pair<'a, F>(&self, adapters: &'a Params<F>, i: usize) -> Adapter<'a, F> {
+        let (a, b) = (&adapters.entries[2 * i].values, &adapters.entries[2 * i + 1].values);
+        Adapter { a, b, rank: self.rank, scale: self.scale }
     }
 
     /// Gradients of the adapters from those of the merged weights.
-    pub fn gradients(&self, adapters: &Params, dense: &Params, into: &mut Params) {
-        for ((pair, out), &place) in adapters.entries.chunks_exact(2).zip(into.entries.chunks_exact_mut(2)).zip(&self.targets) {
-            let (a, b) = (&pair[0].values, &pair[1].values);
-            let inputs = pair[0].shape[1];
+    pub fn gradients<F>(&self, ops: &mut impl TrainOps<Flat = F>, adapters: &Params<F>, dense: &Params<F>, into: &mut Params<F>) {
+        for ((i, out), &place) in into.entries.chunks_exact_mut(2).enumerate().zip(&self.targets) {
             let [da, db] = out else { continue };
-            da.values.fill(0.0);
-            for (o, dw) in dense.entries[place].values.chunks_exact(inputs).enumerate() {
-                for r in 0..self.rank {
-                    let (row, weight) = (&a[r * inputs..][..inputs], b[o * self.rank + r]);
-                    // Sixteen lanes, so that it is vector code; their order is fixed.
-                    let mut lanes = [0f32; 16];
-                    for (dw, a) in dw.chunks(16).zip(row.chunks(16)) {
-                        lanes.iter_mut().zip(dw.iter().zip(a)).for_each(|(lane, (dw, a))| *lane += dw * a);
-                    }
-                    db.values[o * self.rank + r] = self.scale * lanes.iter().sum::<f32>();
-                    da.values[r * inputs..][..inputs].iter_mut().zip(dw).for_each(|(da, dw)| *da += weight * dw);
-                }
-            }
-            da.values.iter_mut().for_each(|v| *v *= self.scale);
+            let dw = &dense.entries[place];
+            ops.adapter_backward(self.pair(adapters, i), dw.row(), &dw.values, &mut da.values, &mut db.values);
         }
     }
 }

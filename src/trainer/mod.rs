@@ -2,9 +2,10 @@
 //!
 //! [`settings`] says what a run does. [`run`] is its loop: [`rollout`] asks the server ([`server`]) for a step's groups from the [`data`];
 //! [`update`] turns them into rows, cuts them ([`batch`]), and takes them through forward, [`loss`], backward and [`optimizer`] on the
-//! [`policy`]; [`evaluate`] measures, [`checkpoint`] keeps. Numbers ([`summary`], [`names`]) go to [`journal`], [`exposition`] and [`events`], and
+//! [`policy`], a [`learner`] on some [`backend`]; [`evaluate`] measures, [`checkpoint`] keeps. Numbers ([`summary`], [`names`]) go to [`journal`], [`exposition`] and [`events`], and
 //! [`report`] draws them.
 
+pub mod backend;
 pub mod batch;
 pub mod checkpoint;
 pub mod data;
@@ -12,6 +13,7 @@ pub mod evaluate;
 pub mod events;
 pub mod exposition;
 pub mod journal;
+pub mod learner;
 pub mod lora;
 pub mod loss;
 pub mod names;

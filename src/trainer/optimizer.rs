@@ -21,13 +21,13 @@ impl Default for AdamwSettings {
     }
 }
 
-/// The optimizer's state: what a checkpoint must hold beside the parameters.
+/// The optimizer's state: what a checkpoint must hold beside the parameters. Its numbers are where the backend computes ([`TrainOps::Flat`]).
 #[derive(Clone, Debug)]
-pub struct Adamw {
+pub struct Adamw<F = Vec<f32>> {
     /// Settings; they may change between steps.
     pub settings: AdamwSettings,
-    m: Params,
-    v: Params,
+    m: Params<F>,
+    v: Params<F>,
     steps: u64,
 }
 
@@ -36,25 +36,39 @@ impl Adamw {
     pub fn new(params: &Params, settings: AdamwSettings) -> Adamw {
         Adamw { settings, m: params.zeros_like(), v: params.zeros_like(), steps: 0 }
     }
+}
 
+impl<F> Adamw<F> {
     /// Goes on from a checkpoint: both moments and the number of steps taken.
     ///
     /// # Panics
     /// If the moments are not of one model.
-    pub fn resume(settings: AdamwSettings, m: Params, v: Params, steps: u64) -> Adamw {
+    pub fn resume(settings: AdamwSettings, m: Params<F>, v: Params<F>, steps: u64) -> Adamw<F> {
         let same =
             m.entries.len() == v.entries.len() && m.entries.iter().zip(&v.entries).all(|(m, v)| (&m.name, &m.shape) == (&v.name, &v.shape));
         assert!(same, "moments of different models");
         Adamw { settings, m, v, steps }
     }
 
+    /// Goes on from both moments, which are on the host, and the number of steps taken.
+    ///
+    /// # Panics
+    /// If the moments are of another model.
+    pub fn restore(&mut self, ops: &mut impl TrainOps<Flat = F>, m: &Params, v: &Params, steps: u64) {
+        for (to, from) in [(&mut self.m, m), (&mut self.v, v)] {
+            assert!(to.entries.len() == from.entries.len(), "moments of another model");
+            to.entries.iter_mut().zip(&from.entries).for_each(|(to, from)| ops.write_flat(&mut to.values, &from.values));
+        }
+        self.steps = steps;
+    }
+
     /// First moments.
-    pub fn m(&self) -> &Params {
+    pub fn m(&self) -> &Params<F> {
         &self.m
     }
 
     /// Second moments.
-    pub fn v(&self) -> &Params {
+    pub fn v(&self) -> &Params<F> {
         &self.v
     }
 
@@ -67,7 +81,7 @@ impl Adamw {
     ///
     /// # Panics
     /// If the parameters are not those that the state belongs to.
-    pub fn step(&mut self, ops: &mut impl TrainOps, params: &mut Params, gradients: &Params, lr: f64) {
+    pub fn step(&mut self, ops: &mut impl TrainOps<Flat = F>, params: &mut Params<F>, gradients: &Params<F>, lr: f64) {
         assert!(
             params.entries.len() == self.m.entries.len() && gradients.entries.len() == params.entries.len(),
             "parameters of another model"
@@ -83,13 +97,14 @@ impl Adamw {
 }
 
 /// The norm of all gradients together: the squares of each tensor in f64 by [`TrainOps::sum_of_squares`], the tensors in order.
-pub fn global_norm(ops: &mut impl TrainOps, gradients: &Params) -> f64 {
-    gradients.entries.iter().map(|p| ops.sum_of_squares(&p.values)).sum::<f64>().sqrt()
+pub fn global_norm<F>(ops: &mut impl TrainOps<Flat = F>, gradients: &Params<F>) -> f64 {
+    let all: Vec<&F> = gradients.entries.iter().map(|p| &p.values).collect();
+    ops.sums_of_squares(&all).iter().sum::<f64>().sqrt()
 }
 
 /// Scales the gradients down to `max_norm` where their norm is larger, as PyTorch's `clip_grad_norm_` does, and returns the norm before.
 /// A norm that is not finite leaves them alone: the caller decides.
-pub fn clip_global_norm(ops: &mut impl TrainOps, gradients: &mut Params, max_norm: f64) -> f64 {
+pub fn clip_global_norm<F>(ops: &mut impl TrainOps<Flat = F>, gradients: &mut Params<F>, max_norm: f64) -> f64 {
     let norm = global_norm(ops, gradients);
     let factor = max_norm / (norm + 1e-6);
     if norm.is_finite() && factor < 1.0 {

@@ -1,62 +1,29 @@
-//! The model in training: f32 master parameters, the rounded weights that sample, and the optimizer between them.
+//! The model in training: where it came from, where it computes, and what a run does with it.
 //!
-//! Invariant: `serving` is the master (or base and adapters merged), rounded once, and the forward pass runs on exactly these bits: what is
-//! pushed to the server is what the trainer computes with.
+//! The numbers are the [`Learn`]er's, on whichever device; here is what does not depend on that: the folder, the type of the serving weights, the
+//! file that is pushed and the folder that is written.
 
 use std::path::{Path, PathBuf};
 
-use super::checkpoint::{CheckpointError, Tensors, export, model_bytes};
-use super::lora::Lora;
-use super::optimizer::{Adamw, clip_global_norm};
+use super::backend::{Backend, rows_of};
+use super::checkpoint::{CheckpointError, Tensors, export, file_bytes};
+pub use super::learner::PolicyError;
+use super::learner::{Learn, Plan, Score};
 use super::settings::Settings;
-use crate::model::backward::Training;
+use crate::model::backward::{Packed, Slope, TokenScore, TrainingError};
 use crate::model::params::{Params, Rounded};
-use crate::model::{Checkpoint, Dtype, ModelConfig, ModelError};
-use crate::ops::Ops;
-use crate::ops::cpu::CpuOps;
-
-/// Why a model cannot be trained.
-#[derive(Debug, thiserror::Error)]
-pub enum PolicyError {
-    /// Its folder.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// The machine has no threads to give.
-    #[error("the threads of the trainer cannot be started: {0}; lower model.threads")]
-    Threads(std::io::Error),
-    /// A setting.
-    #[error("{0}")]
-    Setting(String),
-}
+use crate::model::{Checkpoint, Dtype, ModelConfig};
 
 /// The model in training.
 pub struct Policy {
-    /// Forward and backward.
-    pub training: Training<CpuOps>,
+    learner: Box<dyn Learn>,
+    backend: Backend,
     /// Its configuration.
     pub config: ModelConfig,
-    /// What the optimizer changes: all parameters, or the adapters.
-    pub trained: Params,
-    /// AdamW.
-    pub optimizer: Adamw,
-    /// Largest global norm of the gradients; infinite for no clip.
-    clip_norm: f64,
-    /// Gradients of all parameters.
-    gradients: Params,
-    adapters: Option<Adapters>,
-    serving: Rounded,
+    dtype: Dtype,
     dir: PathBuf,
     /// Backend and kernels.
     pub numerics_id: String,
-    /// Threads.
-    pub threads: usize,
-}
-
-struct Adapters {
-    lora: Lora,
-    base: Params,
-    merged: Params,
-    gradients: Params,
 }
 
 impl Policy {
@@ -66,106 +33,108 @@ impl Policy {
         let config = ModelConfig::from_folder(&dir)?;
         let checkpoint = Checkpoint::open(&dir, &config)?;
         checkpoint.verify_finite()?;
+        let backend = Backend::open(&settings.model).map_err(PolicyError::Setting)?;
         let stored = checkpoint.tensors().next().transpose()?.map_or(Dtype::F32, |tensor| tensor.dtype);
-        // f16 is widened by every backend: weights that are trained are f32 or bf16.
-        let dtype = settings.serving_dtype().unwrap_or(if stored == Dtype::Bf16 { Dtype::Bf16 } else { Dtype::F32 });
+        // A CPU widens f16: weights that are trained are f32 or bf16. A GPU computes with bf16 whatever the folder holds.
+        let usual = if stored == Dtype::Bf16 || backend.is_cuda() { Dtype::Bf16 } else { Dtype::F32 };
+        let dtype = settings.serving_dtype().unwrap_or(usual);
+        if let Some(reason) = backend.refuses(&config, dtype) {
+            return Err(PolicyError::Setting(reason));
+        }
+        if let Some(need) = backend.check_memory(&config, settings, settings.loss.wants_reference()).map_err(PolicyError::Setting)? {
+            tracing::info!(
+                "training on {} takes {:.2} GiB at its peak ({need})",
+                backend.name(),
+                need.total() as f64 / (1u64 << 30) as f64
+            );
+        }
         let base = Params::from_source(&config, &checkpoint)?;
-        let threads = if settings.model.threads == 0 { crate::commands::open::default_threads() } else { settings.model.threads };
-        let ops = CpuOps::new(threads).map_err(PolicyError::Threads)?;
-        let numerics_id = ops.numerics_id();
-        let training = Training::new(ops, &config, settings.model.recompute);
-        let (trained, adapters) = if settings.lora.rank == 0 {
-            (base.clone(), None)
-        } else {
-            let (lora, adapters) = Lora::new(&settings.lora, &base, settings.run.seed).map_err(PolicyError::Setting)?;
-            let (merged, gradients) = (base.clone(), adapters.zeros_like());
-            (adapters, Some(Adapters { lora, base: base.clone(), merged, gradients }))
-        };
-        let optimizer = Adamw::new(&trained, settings.optimizer.adamw());
-        let mut policy = Policy {
-            training,
-            trained,
-            optimizer,
+        let plan = Plan {
+            config: &config,
+            dtype,
+            recompute: settings.model.recompute,
+            optimizer: settings.optimizer.adamw(),
             clip_norm: settings.optimizer.clip_norm(),
-            gradients: base.zeros_like(),
-            adapters,
-            serving: Rounded::new(&base, dtype),
-            dir,
-            config,
-            numerics_id,
-            threads,
+            lora: &settings.lora,
+            seed: settings.run.seed,
+            // On a CPU memory is taken as batches need it.
+            rows: if backend.is_cuda() { rows_of(settings) } else { 0 },
         };
-        policy.serve()?;
-        Ok(policy)
+        let (learner, numerics_id) = backend.learner(&base, &plan, settings.model.optimizer_offload)?;
+        Ok(Policy { learner, backend, config, dtype, dir, numerics_id })
     }
 
-    /// Rounds the master into the serving weights and gives them to the forward pass.
-    pub fn serve(&mut self) -> Result<(), ModelError> {
-        let whole = match &mut self.adapters {
-            None => &self.trained,
-            Some(a) => {
-                a.lora.merge(&a.base, &self.trained, &mut a.merged);
-                &a.merged
-            }
-        };
-        self.serving.update(whole);
-        self.training.set_weights(&self.serving)
+    /// Where it computes.
+    pub fn backend(&self) -> &Backend {
+        &self.backend
+    }
+
+    /// The model that the run started from, on the same device: for the KL penalty.
+    pub fn reference(&self) -> Result<Box<dyn Score>, PolicyError> {
+        let checkpoint = Checkpoint::open(&self.dir, &self.config)?;
+        let params = Params::from_source(&self.config, &checkpoint)?;
+        self.backend.scorer(&self.config, &Rounded::new(&params, self.dtype))
+    }
+
+    /// Scores a batch's tokens.
+    pub fn forward(&mut self, batch: &Packed, temperature: f32) -> Result<Vec<TokenScore>, TrainingError> {
+        self.learner.forward(batch, temperature)
+    }
+
+    /// Adds the gradients of the last forward pass.
+    pub fn backward(&mut self, slopes: &[Slope]) -> Result<(), TrainingError> {
+        self.learner.backward(slopes)
     }
 
     /// Forgets the gradients.
     pub fn zero_gradients(&mut self) {
-        self.gradients.clear();
-    }
-
-    /// The training pass and the gradients that it adds to.
-    pub fn parts(&mut self) -> (&mut Training<CpuOps>, &mut Params) {
-        (&mut self.training, &mut self.gradients)
+        self.learner.zero_gradients();
     }
 
     /// Clips the gradients, takes an optimizer step, and serves the new weights. Gives the norm before the clip; nothing where it is not
     /// finite, and then nothing has changed.
-    pub fn update(&mut self, lr: f64) -> Result<Option<f64>, ModelError> {
-        let gradients = match &mut self.adapters {
-            None => &mut self.gradients,
-            Some(a) => {
-                a.lora.gradients(&self.trained, &self.gradients, &mut a.gradients);
-                &mut a.gradients
-            }
-        };
-        let norm = clip_global_norm(self.training.ops(), gradients, self.clip_norm);
-        if !norm.is_finite() {
-            return Ok(None);
-        }
-        self.optimizer.step(self.training.ops(), &mut self.trained, gradients, lr);
-        self.serve()?;
-        Ok(Some(norm))
+    pub fn update(&mut self, lr: f64) -> Result<Option<f64>, TrainingError> {
+        self.learner.update(lr)
+    }
+
+    /// The gradients of all parameters as they stand.
+    pub fn gradients(&mut self) -> Result<Params, TrainingError> {
+        self.learner.gradients()
+    }
+
+    /// The forward pass as others use it.
+    pub fn scorer(&mut self) -> &mut dyn Score {
+        &mut *self.learner
     }
 
     /// The type of the serving weights.
     pub fn dtype(&self) -> Dtype {
-        self.serving.dtype()
+        self.dtype
     }
 
     /// The serving weights as one safetensors file: what is pushed.
-    pub fn weights(&self) -> Result<Vec<u8>, ModelError> {
-        model_bytes(&self.config.tensors(), &self.serving)
+    pub fn weights(&mut self) -> Result<Vec<u8>, TrainingError> {
+        Ok(file_bytes(&self.learner.weights()?, self.dtype))
     }
 
     /// Writes the serving weights as a Hugging Face folder.
-    pub fn export(&self, to: &Path) -> Result<(), CheckpointError> {
+    pub fn export(&mut self, to: &Path) -> Result<(), CheckpointError> {
         let weights = self.weights().map_err(|e| CheckpointError::Damaged { path: to.to_owned(), problem: e.to_string() })?;
         export(&self.dir, &weights, to)
     }
 
+    /// Names and shapes of what is trained.
+    pub fn shapes(&self) -> Params<()> {
+        self.learner.shapes()
+    }
+
     /// What a checkpoint keeps.
-    pub fn tensors(&self) -> Tensors {
-        Tensors { master: self.trained.clone(), first: self.optimizer.m().clone(), second: self.optimizer.v().clone() }
+    pub fn tensors(&mut self) -> Result<Tensors, TrainingError> {
+        self.learner.tensors()
     }
 
     /// Goes on from a checkpoint.
-    pub fn restore(&mut self, tensors: Tensors, updates: u64) -> Result<(), ModelError> {
-        self.trained = tensors.master;
-        self.optimizer = Adamw::resume(self.optimizer.settings, tensors.first, tensors.second, updates);
-        self.serve()
+    pub fn restore(&mut self, tensors: &Tensors, updates: u64) -> Result<(), TrainingError> {
+        self.learner.restore(tensors, updates)
     }
 }

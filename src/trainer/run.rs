@@ -24,7 +24,7 @@ use super::settings::{EvalKind, Settings};
 use super::summary::put_rollout;
 use super::update::{UpdateError, Updater};
 use crate::failpoint::{self, Point};
-use crate::model::ModelError;
+use crate::model::backward::TrainingError;
 
 /// Why a run stopped. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +38,9 @@ pub enum TrainError {
     /// The model.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// Its weights.
+    /// A pass over it, or the device.
     #[error(transparent)]
-    Model(#[from] ModelError),
+    Training(#[from] TrainingError),
     /// The server.
     #[error(transparent)]
     Server(#[from] ServerError),
@@ -125,7 +125,7 @@ pub(super) fn claim(settings: &Settings) -> Result<(File, String), TrainError> {
 
 /// The first key that differs and matters: how long a run is, where it listens, and what changes its speed and memory alone may change.
 fn difference(earlier: &str, now: &str) -> Option<String> {
-    const FREE: [&str; 12] = [
+    const FREE: [&str; 15] = [
         "run.steps",
         "run.samples",
         "run.dir",
@@ -133,6 +133,9 @@ fn difference(earlier: &str, now: &str) -> Option<String> {
         "server.patience_s",
         "server.shared_dir",
         "model.threads",
+        "model.kernels",
+        "model.memory_gib",
+        "model.optimizer_offload",
         "model.recompute",
         "update.micro_batch_tokens",
         "metrics.listen",
@@ -220,7 +223,7 @@ impl<'a> Run<'a> {
         let mut policy = Policy::load(settings)?;
         let checkpoints = Checkpoints::open(dir, settings.checkpoint.keep)?;
         let mut state = State { numerics_id: policy.numerics_id.clone(), ..State::default() };
-        if let Some((last, tensors)) = checkpoints.read_last(&policy.trained)? {
+        if let Some((last, tensors)) = checkpoints.read_last(&policy.shapes())? {
             if last.numerics_id != state.numerics_id {
                 tracing::warn!(
                     "the checkpoint was written by {} and the run goes on under {}: its bytes will differ from an undisturbed run's",
@@ -228,7 +231,7 @@ impl<'a> Run<'a> {
                     state.numerics_id
                 );
             }
-            policy.restore(tensors, last.updates)?;
+            policy.restore(&tensors, last.updates)?;
             state = State { numerics_id: state.numerics_id, ..last };
         }
         let open = |name: &str, len: u64| {
@@ -446,8 +449,9 @@ impl<'a> Run<'a> {
         self.state.timings_bytes = self.timings.sync().map_err(at(TIMINGS))?;
         self.state.ahead = self.ahead.as_ref().map(|(_, kept)| kept.clone());
         self.state.settings.clone_from(&self.config);
-        let policy = &self.policy;
-        self.checkpoints.write(&self.state, &policy.tensors(), |dir| policy.export(dir))?;
+        let policy = &mut self.policy;
+        let tensors = policy.tensors()?;
+        self.checkpoints.write(&self.state, &tensors, |dir| policy.export(dir))?;
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ use toml::Table;
 use super::loss::LossSettings;
 use super::optimizer::AdamwSettings;
 use super::schedule::Schedule;
+use crate::commands::device::DeviceChoice;
 use crate::model::Dtype;
 use crate::model::backward::Recompute;
 use crate::rollout::plan::{Advantage, Strategy};
@@ -108,8 +109,16 @@ impl Default for Server {
 pub struct Model {
     /// Hugging Face folder that the run starts from; the server must serve the same one.
     pub dir: PathBuf,
-    /// Type of the weights that are pushed: "F32" or "BF16". The master weights are always f32. Empty: that of the folder.
+    /// Type of the weights that are pushed: "F32" or "BF16". The master weights are always f32. Empty: that of the folder, on a GPU BF16.
     pub serving_dtype: String,
+    /// What computes: "auto" (the first GPU that can be used, else the CPU), "cpu", "cuda" or "cuda:N".
+    pub device: String,
+    /// Folder of kernels made by `adaroll kernels build`; empty: compiled at the first start and kept.
+    pub kernels: PathBuf,
+    /// Most memory of the GPU that the run may take, in GiB; 0: all that is free. A server on the same card takes its share first.
+    pub memory_gib: f64,
+    /// Keep AdamW's moments in the host's memory: less of the GPU's, and slower updates. Changes no bit.
+    pub optimizer_offload: bool,
     /// What is kept between forward and backward: "none" (recompute nothing) or "layer".
     pub recompute: Recompute,
     /// Threads; 0: one a core. Changes no bit.
@@ -118,7 +127,16 @@ pub struct Model {
 
 impl Default for Model {
     fn default() -> Self {
-        Model { dir: PathBuf::new(), serving_dtype: String::new(), recompute: Recompute::None, threads: 0 }
+        Model {
+            dir: PathBuf::new(),
+            serving_dtype: String::new(),
+            device: "auto".into(),
+            kernels: PathBuf::new(),
+            memory_gib: 0.0,
+            optimizer_offload: false,
+            recompute: Recompute::None,
+            threads: 0,
+        }
     }
 }
 
@@ -369,6 +387,10 @@ impl Settings {
         let dtype = &self.model.serving_dtype;
         let known = dtype.is_empty() || matches!(Dtype::from_name(dtype), Some(Dtype::F32 | Dtype::Bf16));
         refuse(!known, "model.serving_dtype", "must be \"F32\", \"BF16\", or \"\" for the folder's own")?;
+        let device = self.model.device.parse::<DeviceChoice>().err().unwrap_or_default();
+        refuse(!device.is_empty(), "model.device", &format!("is {:?}; {device}", self.model.device))?;
+        let memory = self.model.memory_gib;
+        refuse(!memory.is_finite() || memory < 0.0, "model.memory_gib", "must be a number above 0, or 0 for all that is free")?;
         refuse(self.model.dir.as_os_str().is_empty(), "model.dir", "is not set; give the folder that training starts from")?;
         refuse(self.data.path.as_os_str().is_empty(), "data.path", "is not set; give a file of JSON lines")?;
         refuse(self.run.steps == 0 && self.run.samples == 0, "run.steps", "and run.samples are both 0; give one of them")?;

@@ -51,14 +51,13 @@ pub fn step(policy: &mut Policy, rows: &[PackedSequence], micro_batch_tokens: us
     let mut report = Report { answer_tokens: answer_tokens as u64, ..Report::default() };
     policy.zero_gradients();
     for cut in cuts {
-        let (training, gradients) = policy.parts();
-        let scores = training.forward(&Packed { sequences: rows[cut].to_vec() }, 1.0).map_err(training_error)?;
+        let scores = policy.forward(&Packed { sequences: rows[cut].to_vec() }, 1.0).map_err(training_error)?;
         let (loss, slopes) = objective(&scores, answer_tokens);
         report.loss += loss;
         report.entropy += scores.iter().map(|s| f64::from(s.entropy)).sum::<f64>() / answer_tokens as f64;
-        training.backward(&slopes, gradients).map_err(training_error)?;
+        policy.backward(&slopes).map_err(training_error)?;
     }
-    report.grad_norm = policy.update(lr)?.ok_or(UpdateError::NonFinite(step))?;
+    report.grad_norm = policy.update(lr).map_err(training_error)?.ok_or(UpdateError::NonFinite(step))?;
     Ok(report)
 }
 
@@ -197,14 +196,14 @@ impl<'a> Run<'a> {
         };
         let checkpoints = Checkpoints::open(dir, settings.checkpoint.keep)?;
         let mut state = State { numerics_id: policy.numerics_id.clone(), ..State::default() };
-        if let Some((last, tensors)) = checkpoints.read_last(&policy.trained)? {
+        if let Some((last, tensors)) = checkpoints.read_last(&policy.shapes())? {
             if last.numerics_id != state.numerics_id {
                 let (then, now) = (&last.numerics_id, &state.numerics_id);
                 tracing::warn!(
                     "the checkpoint was written by {then} and the run goes on under {now}: its bytes will differ from an undisturbed run's"
                 );
             }
-            policy.restore(tensors, last.updates)?;
+            policy.restore(&tensors, last.updates)?;
             state = State { numerics_id: state.numerics_id, ..last };
         }
         let open = |name: &str, len: u64| {
@@ -318,8 +317,9 @@ impl<'a> Run<'a> {
         self.state.metrics_bytes = self.metrics.sync().map_err(self.at(METRICS))?;
         self.state.timings_bytes = self.timings.sync().map_err(self.at(TIMINGS))?;
         self.state.settings.clone_from(&self.config);
-        let policy = &self.policy;
-        self.checkpoints.write(&self.state, &policy.tensors(), |dir| policy.export(dir))?;
+        let policy = &mut self.policy;
+        let tensors = policy.tensors()?;
+        self.checkpoints.write(&self.state, &tensors, |dir| policy.export(dir))?;
         self.kept = self.state.step;
         Ok(())
     }

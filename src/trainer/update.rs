@@ -7,15 +7,13 @@
 
 use super::batch;
 use super::journal::Numbers;
+use super::learner::Score;
 use super::loss::{self, LossSettings, Row};
 use super::policy::{Policy, PolicyError};
 use super::rollout::Rollout;
 use super::schedule::Schedule;
 use super::settings::Settings;
-use crate::model::backward::{Packed, PackedSequence, Recompute, Training, TrainingError};
-use crate::model::params::Params;
-use crate::model::{Checkpoint, ModelConfig, ModelError};
-use crate::ops::cpu::CpuOps;
+use crate::model::backward::{Packed, PackedSequence, TrainingError};
 
 /// Why an update failed.
 #[derive(Debug, thiserror::Error)]
@@ -28,9 +26,6 @@ pub enum UpdateError {
         /// What.
         error: TrainingError,
     },
-    /// The weights.
-    #[error(transparent)]
-    Model(#[from] ModelError),
     /// The gradients are not finite.
     #[error(
         "the gradient of step {0} is not finite; the weights are as they were. Start another run.dir with a lower optimizer.lr, and model.dir = the \
@@ -71,7 +66,7 @@ pub struct Updater {
     micro_batch_tokens: usize,
     temperature: f32,
     /// The model that the run started from, for the KL penalty.
-    reference: Option<Training<CpuOps>>,
+    reference: Option<Box<dyn Score>>,
 }
 
 /// A kept sample on its way through the update.
@@ -85,15 +80,7 @@ impl Updater {
     pub fn new(settings: &Settings, policy: &Policy) -> Result<Self, PolicyError> {
         let reference = match settings.loss.wants_reference() {
             false => None,
-            true => {
-                let config = ModelConfig::from_folder(&settings.model.dir)?;
-                let checkpoint = Checkpoint::open(&settings.model.dir, &config)?;
-                let ops = CpuOps::new(policy.threads).map_err(PolicyError::Threads)?;
-                let mut reference = Training::new(ops, &config, Recompute::Layer);
-                let params = Params::from_source(&config, &checkpoint)?;
-                reference.set_weights(&crate::model::params::Rounded::new(&params, policy.dtype()))?;
-                Some(reference)
-            }
+            true => Some(policy.reference()?),
         };
         Ok(Updater {
             loss: settings.loss.clone(),
@@ -143,7 +130,7 @@ impl Updater {
         if !single {
             let all: Vec<usize> = (0..samples.len()).collect();
             for micro in micro_batches(&samples, &all, self.micro_batch_tokens) {
-                let scores = policy.training.forward(&packed(&samples, micro), self.temperature).map_err(training_error)?;
+                let scores = policy.forward(&packed(&samples, micro), self.temperature).map_err(training_error)?;
                 let mut scores = scores.into_iter();
                 for &i in micro {
                     let row = &mut samples[i].row;
@@ -160,8 +147,7 @@ impl Updater {
                 for micro in micro_batches(&samples, &rows, self.micro_batch_tokens) {
                     let batch = packed(&samples, micro);
                     report.tokens += batch.sequences.iter().map(|s| s.token_ids.len() as u64).sum::<u64>();
-                    let (training, gradients) = policy.parts();
-                    let scores = training.forward(&batch, self.temperature).map_err(training_error)?;
+                    let scores = policy.forward(&batch, self.temperature).map_err(training_error)?;
                     let mut scores = scores.into_iter();
                     let mut micro_rows = Vec::with_capacity(micro.len());
                     for &i in micro {
@@ -175,9 +161,9 @@ impl Updater {
                     }
                     let (micro_sums, slopes) = loss::loss_of_rows(&self.loss, &micro_rows, denominator);
                     sums.add(&micro_sums);
-                    training.backward(&slopes, gradients).map_err(training_error)?;
+                    policy.backward(&slopes).map_err(training_error)?;
                 }
-                let norm = policy.update(lr(updates + report.updates))?.ok_or(UpdateError::NonFinite(step))?;
+                let norm = policy.update(lr(updates + report.updates)).map_err(training_error)?.ok_or(UpdateError::NonFinite(step))?;
                 norms.push(norm);
                 report.updates += 1;
             }

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use adaroll::model::{Dtype, TensorView};
 use adaroll::ops::Ops;
 use adaroll::ops::cpu::CpuOps;
+use adaroll::ops::cuda::compile::sources::FAMILIES;
 use adaroll::ops::cuda::compile::{KernelOptions, Kernels, kernels_for};
 use adaroll::ops::cuda::{CudaOps, CudaSettings, Device};
 use half::bf16;
@@ -48,9 +49,7 @@ pub fn images() -> &'static Kernels {
 
 /// Images for the emulator.
 pub fn emulated() -> impl Iterator<Item = (String, Vec<u8>)> {
-    ["embed", "norm", "rope_kv", "gemm", "attention", "act", "sample", "loss"]
-        .into_iter()
-        .map(|family| (family.to_owned(), format!("ADAROLL-EMULATOR {family}").into_bytes()))
+    FAMILIES.iter().map(|family| (family.name.to_owned(), format!("ADAROLL-EMULATOR {}", family.name).into_bytes()))
 }
 
 /// A backend in which every buffer is an allocation of its own, so that guards stand right behind it.

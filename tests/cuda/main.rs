@@ -5,6 +5,7 @@
 #[path = "../promises/assets.rs"]
 #[allow(dead_code)]
 mod assets;
+mod backward;
 mod compile;
 mod driver;
 mod emulator;
@@ -20,6 +21,7 @@ mod sampling_runs;
 #[path = "../promises/tiny_model.rs"]
 #[allow(dead_code)]
 mod tiny_model;
+mod training;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -30,6 +32,8 @@ fn main() {
     let mut trials: Vec<Trial> = [
         driver::trials(),
         ops::trials(),
+        backward::trials(),
+        training::trials(),
         engine::trials(),
         faults::trials(),
         gemm_choice::trials(),

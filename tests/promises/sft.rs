@@ -75,7 +75,7 @@ fn one_update_lowers_the_loss_as_its_gradient_says() {
         .collect();
     let lr = 1e-6;
     let before = sft::step(&mut policy, &rows, 4096, lr, 0).unwrap();
-    let sum: f64 = policy.parts().1.entries.iter().flat_map(|p| &p.values).map(|g| f64::from(*g).abs()).sum();
+    let sum: f64 = policy.gradients().unwrap().entries.iter().flat_map(|p| &p.values).map(|g| f64::from(*g).abs()).sum();
     let after = sft::step(&mut policy, &rows, 4096, 0.0, 1).unwrap();
     assert_eq!(before.answer_tokens, 96);
     let fell = (before.loss - after.loss) / (lr * sum);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use adaroll::commands::demo::Arm;
 use adaroll::commands::demo::run::Plan;
+use adaroll::commands::device::DeviceChoice;
 use adaroll::demo::task::Mix;
 use adaroll::failpoint::Point;
 use adaroll::model::Dtype;
@@ -58,6 +59,7 @@ impl Bench {
             dir: dir.path().to_owned(),
             port,
             threads: 1,
+            device: DeviceChoice::Cpu,
         };
         plan.prepare().unwrap();
         std::fs::create_dir(dir.path().join("shared")).unwrap();

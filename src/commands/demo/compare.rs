@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::arms::Arm;
 use super::run::{Live, Plan};
 use super::{DemoArgs, DemoError, GLANCE};
+use crate::commands::device::DeviceChoice;
 use crate::commands::open::default_threads;
 use crate::demo::task::Mix;
 use crate::trainer::report;
@@ -36,6 +37,7 @@ fn plans(args: &DemoArgs, threads: usize) -> Vec<Plan> {
                     dir: args.out.join("runs").join(format!("{arm}-lr{lr:e}-seed{seed}")),
                     port: 0,
                     threads,
+                    device: DeviceChoice::Cpu,
                 });
             }
         }

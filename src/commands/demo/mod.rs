@@ -18,6 +18,7 @@ pub use arms::Arm;
 use run::{Live, Plan};
 use view::{Seen, View};
 
+use crate::commands::device::DeviceChoice;
 use crate::demo::WriteError;
 use crate::demo::task::Mix;
 use crate::demo::warm::{self, WarmError};
@@ -69,6 +70,9 @@ pub struct DemoArgs {
     /// Runs at a time, with --compare [default: one for every core].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256), requires = "compare")]
     pub parallel: Option<u16>,
+    /// What computes, in the server and in the trainer: cpu (the published figures are the CPU's), cuda or cuda:N.
+    #[arg(long, default_value_t = DeviceChoice::Cpu, conflicts_with = "compare")]
+    pub device: DeviceChoice,
     /// Port of the server [default: any free one].
     #[arg(long, default_value_t = 0)]
     pub port: u16,
@@ -147,6 +151,7 @@ pub fn run(args: &DemoArgs, interrupted: &dyn Fn() -> bool) -> Result<String, De
         dir: args.out.clone(),
         port: args.port,
         threads: 0,
+        device: args.device,
     };
     let total = if plan.steps > 0 { plan.steps } else { plan.samples.div_ceil(512) };
     let (mut live, mut seen, mut view) = (Live::start(&plan)?, Seen::default(), View::default());

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::DemoError;
 use super::arms::Arm;
 use super::processes::Process;
+use crate::commands::device::DeviceChoice;
 use crate::demo::data::{self, Form, prompt_line};
 use crate::demo::task::{ANSWER_TOKENS, Mix, Stream, held_out};
 use crate::trainer::settings::{EvalKind, Settings};
@@ -40,6 +41,8 @@ pub struct Plan {
     pub port: u16,
     /// Threads of each process; 0: one a core.
     pub threads: usize,
+    /// What computes.
+    pub device: DeviceChoice,
 }
 
 /// Prompts that are written for a run whose strategies may take one sample of each.
@@ -65,7 +68,9 @@ impl Plan {
         s.server.url = url.to_owned();
         s.server.patience_s = 60;
         s.model.dir = self.dir.join("model");
-        s.model.serving_dtype = "F32".into();
+        // A GPU computes with BF16.
+        s.model.serving_dtype = if self.device == DeviceChoice::Cpu { "F32".into() } else { String::new() };
+        s.model.device = self.device.to_string();
         s.model.threads = self.threads;
         s.data.path = self.dir.join("train.jsonl");
         // The stream is in no order already, and it is the same for every arm.
@@ -130,7 +135,7 @@ impl Live {
         std::fs::write(&config, text).map_err(|e| DemoError::io(&config, e))?;
         let show = |path: PathBuf| path.to_string_lossy().into_owned();
         let mut server: Vec<String> =
-            ["serve", "--device", "cpu", "--port", &port.to_string(), "--max-sequences", "512", "--kv-blocks", "2048"]
+            ["serve", "--device", &plan.device.to_string(), "--port", &port.to_string(), "--max-sequences", "512", "--kv-blocks", "2048"]
                 .map(str::to_owned)
                 .to_vec();
         server.extend(["--model".into(), show(dir.join("model")), "--store".into(), show(dir.join("server.db"))]);

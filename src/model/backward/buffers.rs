@@ -9,8 +9,6 @@ use crate::ops::{BLOCK_TOKENS, Batch, Heads, TrainOps};
 
 /// Most logits that stand at a time, if nothing else is said: half a gigabyte of f32.
 const MOST_LOGITS: usize = 1 << 27;
-/// Logits of a chunk where they do not all fit.
-const CHUNK_LOGITS: usize = 1 << 24;
 
 /// Activations of one layer that its way back needs, beside its input.
 pub(super) struct Kept<O: TrainOps> {
@@ -78,12 +76,14 @@ struct Sizes {
     layers: usize,
     kept: usize,
     raw: bool,
+    /// Rows that are summed together, and the most logits of a chunk: the backend's.
+    group: usize,
+    chunk_logits: usize,
 }
 
-impl<O: TrainOps> Buffers<O> {
-    /// Without room for any row.
-    pub(super) fn new(ops: &O, config: &ModelConfig, recompute: Recompute) -> Self {
-        let sizes = Sizes {
+impl Sizes {
+    fn of(ops: &impl TrainOps, config: &ModelConfig, recompute: Recompute) -> Sizes {
+        Sizes {
             heads: heads(config),
             hidden: config.hidden_size,
             wide: config.intermediate_size,
@@ -91,8 +91,16 @@ impl<O: TrainOps> Buffers<O> {
             layers: config.num_layers,
             kept: if recompute == Recompute::None { config.num_layers } else { 1 },
             raw: config.qk_norm,
-        };
-        Buffers::with_room(ops, sizes, 0, 0, 0, 0, ops.tensor(0, config.head_dim), 0)
+            group: ops.row_group(),
+            chunk_logits: ops.chunk_logits(),
+        }
+    }
+}
+
+impl<O: TrainOps> Buffers<O> {
+    /// Without room for any row.
+    pub(super) fn new(ops: &O, config: &ModelConfig, recompute: Recompute) -> Self {
+        Buffers::with_room(ops, Sizes::of(ops, config, recompute), 0, 0, 0, 0, ops.wide_tensor(0, config.head_dim), 0)
     }
 
     fn with_room(
@@ -105,7 +113,7 @@ impl<O: TrainOps> Buffers<O> {
         table: O::Tensor,
         positions: usize,
     ) -> Self {
-        let Sizes { heads, hidden, wide, vocab, layers, kept: kept_layers, raw } = sizes;
+        let Sizes { heads, hidden, wide, vocab, layers, kept: kept_layers, raw, .. } = sizes;
         let kept = |_| Kept {
             qkv: ops.tensor(rows, heads.qkv_cols()),
             raw: raw.then(|| ops.tensor(rows, heads.qkv_cols())),
@@ -124,7 +132,7 @@ impl<O: TrainOps> Buffers<O> {
             scored_rows: 0,
             table,
             cache: ops.kv_cache(1, blocks, heads),
-            angles: ops.tensor(rows, heads.dim),
+            angles: ops.wide_tensor(rows, heads.dim),
             x: ops.tensor(rows, hidden),
             y: ops.tensor(rows, hidden),
             h: ops.tensor(rows, hidden),
@@ -140,7 +148,7 @@ impl<O: TrainOps> Buffers<O> {
             normed: ops.tensor(chunk, hidden),
             dpart: ops.tensor(chunk, hidden),
             dnormed: ops.tensor(chunk, hidden),
-            logits: ops.tensor(chunk, vocab),
+            logits: ops.wide_tensor(chunk, vocab),
         }
     }
 
@@ -149,17 +157,10 @@ impl<O: TrainOps> Buffers<O> {
         let (rows, scored) = (batch.rows(), batch.logit_rows.len());
         let blocks: usize = batch.segments.iter().map(|s| s.rows.div_ceil(BLOCK_TOKENS)).sum();
         let chunk = self.chunk_rows(scored).min(scored);
+        // Batches of nearly the same size should not each make everything anew.
+        let room = |now: usize, wanted: usize| if wanted > now { wanted + wanted / 8 } else { now };
         if rows > self.rows || scored > self.scored || chunk > self.chunk || blocks > self.blocks {
-            let table = std::mem::replace(&mut self.table, ops.tensor(0, self.sizes.heads.dim));
-            // Batches of nearly the same size should not each make everything anew.
-            let room = |now: usize, wanted: usize| if wanted > now { wanted + wanted / 8 } else { now };
-            let (rows, scored, chunk, blocks) =
-                (room(self.rows, rows), room(self.scored, scored), self.chunk.max(chunk), room(self.blocks, blocks));
-            // The old ones go first.
-            let (positions, most_logits) = (self.positions, self.most_logits);
-            *self = Buffers::with_room(ops, self.sizes, 0, 0, 0, 0, ops.tensor(0, self.sizes.heads.dim), 0);
-            *self = Buffers::with_room(ops, self.sizes, rows, scored, chunk, blocks, table, positions);
-            self.most_logits = most_logits;
+            self.grow(ops, room(self.rows, rows), room(self.scored, scored), self.chunk.max(chunk), room(self.blocks, blocks));
         }
         self.scored_rows = scored;
         let Buffers { angles, x, y, h, dx, dh, act, dqkv, dattended, inputs, kept, last, .. } = self;
@@ -174,12 +175,47 @@ impl<O: TrainOps> Buffers<O> {
         ops.set_rows(last, scored);
     }
 
+    /// Makes room for batches of so many rows, all of them scored, in whole blocks.
+    pub(super) fn reserve(&mut self, ops: &O, rows: usize) {
+        let blocks = rows.div_ceil(BLOCK_TOKENS);
+        let chunk = self.chunk_rows(rows).min(rows);
+        if rows > self.rows || rows > self.scored || chunk > self.chunk || blocks > self.blocks {
+            self.grow(ops, rows.max(self.rows), rows.max(self.scored), chunk.max(self.chunk), blocks.max(self.blocks));
+        }
+    }
+
+    fn grow(&mut self, ops: &O, rows: usize, scored: usize, chunk: usize, blocks: usize) {
+        let empty = || ops.wide_tensor(0, self.sizes.heads.dim);
+        let (sizes, positions, most_logits) = (self.sizes, self.positions, self.most_logits);
+        let (nothing, none) = (empty(), empty());
+        let table = std::mem::replace(&mut self.table, nothing);
+        // The old ones go first.
+        *self = Buffers::with_room(ops, sizes, 0, 0, 0, 0, none, 0);
+        *self = Buffers::with_room(ops, sizes, rows, scored, chunk, blocks, table, positions);
+        self.most_logits = most_logits;
+    }
+
+    /// Bytes of the buffers that [`Buffers::reserve`] makes for so many rows.
+    pub(super) fn bytes(ops: &O, config: &ModelConfig, recompute: Recompute, rows: usize) -> u64 {
+        let s = Sizes::of(ops, config, recompute);
+        let chunk = s.chunk_rows(rows, MOST_LOGITS).min(rows);
+        let narrow = |rows: usize, cols: usize| ops.tensor_bytes(rows, cols, false);
+        let (qkv, attended) = (narrow(rows, s.heads.qkv_cols()), narrow(rows, s.heads.query * s.heads.dim));
+        let (hidden, wide) = (narrow(rows, s.hidden), narrow(rows, s.wide));
+        let raw = if s.raw { qkv } else { 0 };
+        let kept = qkv + raw + attended + hidden + narrow(rows, 2 * s.wide);
+        let shared = 5 * hidden + wide + qkv + attended + ops.tensor_bytes(rows, s.heads.dim, true);
+        let cache = (rows.div_ceil(BLOCK_TOKENS) * ops.kv_block_bytes(1, s.heads)) as u64;
+        let head = hidden + 4 * narrow(chunk, s.hidden) + ops.tensor_bytes(chunk, s.vocab, true);
+        shared + s.layers as u64 * hidden + s.kept as u64 * kept + cache + head
+    }
+
     /// Cosines and sines of the rows' positions.
     pub(super) fn set_angles(&mut self, ops: &mut O, positions: &[u32], frequencies: &[f32]) {
         let wanted = positions.iter().max().map_or(0, |&p| p as usize + 1);
         if wanted > self.positions {
             self.positions = wanted.next_power_of_two();
-            self.table = ops.tensor(self.positions, self.sizes.heads.dim);
+            self.table = ops.wide_tensor(self.positions, self.sizes.heads.dim);
             let all: Vec<u32> = (0..self.positions as u32).collect();
             ops.rope_angles(&all, frequencies, &mut self.table);
         }
@@ -211,9 +247,17 @@ impl<O: TrainOps> Buffers<O> {
 
     /// Rows of a chunk, at least 1.
     fn chunk_rows(&self, scored: usize) -> usize {
-        if scored.saturating_mul(self.sizes.vocab) <= self.most_logits {
+        self.sizes.chunk_rows(scored, self.most_logits)
+    }
+}
+
+impl Sizes {
+    /// Rows of a chunk: whole groups, at least one.
+    fn chunk_rows(&self, scored: usize, most_logits: usize) -> usize {
+        if scored.saturating_mul(self.vocab) <= most_logits {
             return scored.max(1);
         }
-        (CHUNK_LOGITS.min(self.most_logits) / self.sizes.vocab).max(1)
+        let rows = self.chunk_logits.min(most_logits) / self.vocab;
+        (rows / self.group * self.group).max(self.group)
     }
 }

@@ -62,8 +62,8 @@ impl Places {
     }
 
     /// Refuses gradients of another model.
-    pub(super) fn check(&self, gradients: &Params) -> Result<(), TrainingError> {
-        let given = gradients.entries.iter().map(|p| (p.name.as_str(), p.values.len()));
+    pub(super) fn check<F>(&self, gradients: &Params<F>) -> Result<(), TrainingError> {
+        let given = gradients.entries.iter().map(|p| (p.name.as_str(), p.len()));
         let mut pairs = self.wanted.iter().map(|(name, len)| (name.as_str(), *len)).zip(given);
         if let Some((wanted, given)) = pairs.find(|(wanted, given)| wanted != given) {
             let problem = format!("`{}` of {} numbers stands where `{}` of {} belongs", given.0, given.1, wanted.0, wanted.1);
@@ -89,7 +89,7 @@ impl LayerPlaces {
     }
 
     /// Gradients of the norms of query and key heads, in models that have them.
-    pub(super) fn qk_norm<'a>(&self, grads: &'a mut [Param]) -> Option<(&'a mut [f32], &'a mut [f32])> {
+    pub(super) fn qk_norm<'a, F>(&self, grads: &'a mut [Param<F>]) -> Option<(&'a mut F, &'a mut F)> {
         let [q, k] = grads.get_disjoint_mut(self.norms?).ok()?;
         Some((&mut q.values, &mut k.values))
     }

@@ -1,5 +1,5 @@
 //! Products by our own kernels: which variant multiplies, and its launch. Every variant of `gemm.cu` adds in the same order, so the choice changes
-//! speed and no bit.
+//! speed and no bit; the same holds for the two products of the way back, of `gemm_backward.cu`.
 
 use super::gemm_choice::WeightShape;
 use super::launch::{Arg, Queue};
@@ -79,4 +79,56 @@ pub(super) unsafe fn multiply(queue: &Queue, multiprocessors: u32, product: &Pro
     ];
     // SAFETY: as the kernel takes them, and of the type of the output; the memory is the caller's.
     unsafe { queue.launch(variant.kernels[usize::from(wide)], variant.grid(rows, outputs), variant.threads, args) };
+}
+
+/// Tile shapes of `gemm_backward.cu`; the kernels give dx and dw.
+pub(super) const BACKWARD_VARIANTS: [Variant; 2] = [
+    Variant { rows: 64, cols: 64, threads: 128, shared: 92_160, kernels: ["gemm_dx_64", "gemm_dw_64"] },
+    Variant { rows: 128, cols: 128, threads: 128, shared: 107_520, kernels: ["gemm_dx_128", "gemm_dw_128"] },
+];
+
+/// The sizes of a linear map's way back, and where `dy [rows, outputs]` is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BackwardProduct {
+    pub(super) rows: usize,
+    pub(super) outputs: usize,
+    pub(super) inputs: usize,
+    pub(super) dy: u64,
+    pub(super) dy_stride: usize,
+}
+
+/// The variant for an output of this size: the large tile where it keeps all multiprocessors busy.
+fn choose_backward(queue: &Queue, multiprocessors: u32, rows: usize, cols: usize, kernel: usize) -> &'static Variant {
+    let [small, large] = &BACKWARD_VARIANTS;
+    let (x, y, _) = large.grid(rows, cols);
+    if x * y >= multiprocessors as usize && queue.kernels.has(large.kernels[kernel]) { large } else { small }
+}
+
+/// `dx[rows, inputs] = dy w`, with `w [outputs, inputs]` and rows as far apart as their widths say.
+///
+/// # Safety
+/// As [`multiply`].
+pub(super) unsafe fn multiply_dx(queue: &Queue, multiprocessors: u32, product: &BackwardProduct, w: u64, dx: u64) {
+    let BackwardProduct { rows, outputs, inputs, dy, dy_stride } = *product;
+    let variant = choose_backward(queue, multiprocessors, rows, inputs, 0);
+    let stride = stride_of(inputs);
+    let args: [Arg; 9] =
+        [dx.into(), stride.into(), dy.into(), dy_stride.into(), w.into(), stride.into(), rows.into(), outputs.into(), inputs.into()];
+    // SAFETY: as the kernel takes them; the memory is the caller's.
+    unsafe { queue.launch(variant.kernels[0], variant.grid(rows, inputs), variant.threads, args) };
+}
+
+/// `dw[outputs, inputs] += dy^T x`, f32 without padding.
+///
+/// # Safety
+/// As [`multiply`].
+pub(super) unsafe fn multiply_dw(queue: &Queue, multiprocessors: u32, product: &BackwardProduct, x: u64, x_stride: usize, dw: u64) {
+    let BackwardProduct { rows, outputs, inputs, dy, dy_stride } = *product;
+    if rows == 0 {
+        return;
+    }
+    let variant = choose_backward(queue, multiprocessors, outputs, inputs, 1);
+    let args: [Arg; 8] = [dw.into(), dy.into(), dy_stride.into(), x.into(), x_stride.into(), rows.into(), outputs.into(), inputs.into()];
+    // SAFETY: as the kernel takes them; the memory is the caller's.
+    unsafe { queue.launch(variant.kernels[1], variant.grid(outputs, inputs), variant.threads, args) };
 }

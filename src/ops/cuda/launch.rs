@@ -199,6 +199,17 @@ impl Queue {
         }
     }
 
+    /// Sets memory to zero in stream order.
+    ///
+    /// # Safety
+    /// It is memory of the card of at least this size, and stays until then.
+    pub(super) unsafe fn clear(&self, at: u64, bytes: usize) {
+        if !self.failure.is_set() && bytes > 0 {
+            // SAFETY: the caller's.
+            self.failure.note("memory was cleared", unsafe { result::memset_d8_async(at, 0, bytes, self.stream.cu_stream()) });
+        }
+    }
+
     /// Copies within the card in stream order.
     ///
     /// # Safety

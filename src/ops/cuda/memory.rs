@@ -20,6 +20,7 @@ pub(super) enum Purpose {
     Weights,
     KvCache,
     Activations,
+    Training,
     Lists,
 }
 
@@ -29,6 +30,7 @@ impl Purpose {
             Purpose::Weights => "the weights",
             Purpose::KvCache => "the KV cache",
             Purpose::Activations => "the activations",
+            Purpose::Training => "gradients and the optimizer",
             Purpose::Lists => "the lists of a step",
         }
     }
@@ -37,6 +39,7 @@ impl Purpose {
         match self {
             Purpose::Weights => "use a smaller model, or a card that is not shared",
             Purpose::KvCache => "give fewer --kv-blocks, or a smaller engine.kv_memory_share",
+            Purpose::Training => "train adapters (lora.rank), or set model.optimizer_offload = true",
             Purpose::Activations | Purpose::Lists => "lower --max-batch-tokens or --max-sequences",
         }
     }

@@ -6,9 +6,11 @@
 //! The kernels are in `kernels/`; what they take is in its README. They are compiled for the card at hand and cached ([`compile`]).
 
 mod asks;
+mod backward;
 pub mod compile;
 mod cublaslt;
 mod device;
+mod flat;
 mod gemm;
 pub mod gemm_choice;
 mod launch;
@@ -26,6 +28,7 @@ use std::sync::Arc;
 use half::bf16;
 
 pub use device::{Device, Unavailable};
+pub use flat::Flat;
 pub use gemm_choice::GemmChoice;
 pub use random::Noise;
 pub use tensor::{KvCache, Matrix, Tensor, Vector};
@@ -75,6 +78,11 @@ pub struct CudaOps {
     weights: Arena,
     cache: Arena,
     activations: Arena,
+    /// Gradients, masters and moments, and what is needed between two kernels.
+    training: Arena,
+    scratches: [Option<Buffer>; backward::SCRATCHES],
+    /// Moments live on the host.
+    offload: bool,
     /// Lists of calls outside a step.
     loose: Lists,
     /// Blocks to copy.
@@ -112,6 +120,9 @@ impl CudaOps {
             weights: arena(Purpose::Weights),
             cache: Arena::new(device.clone(), Purpose::KvCache, 0),
             activations: arena(Purpose::Activations),
+            training: arena(Purpose::Training),
+            scratches: [const { None }; backward::SCRATCHES],
+            offload: false,
             loose: Lists::new(device),
             pairs: Lists::new(device),
             steps: Steps::new(Lists::new(device), settings.graphs),
@@ -331,7 +342,7 @@ fn entries() -> Vec<(&'static str, &'static str, u32)> {
     ];
     let gemm = gemm::VARIANTS.iter().flat_map(|v| v.kernels.map(|kernel| ("gemm", kernel, v.shared)));
     let attention = (0..2).flat_map(|kind| HEAD_DIMS.map(|dim| ("attention", attention_kernel(kind, dim), attention_shared(kind, dim))));
-    plain.into_iter().chain(gemm).chain(attention).collect()
+    plain.into_iter().chain(gemm).chain(attention).chain(backward::entries()).collect()
 }
 
 /// Threads of the norm kernels: few enough values a thread to stay in registers, by the width alone.
@@ -395,9 +406,15 @@ impl Ops for CudaOps {
         self.make_tensor(rows, cols, true)
     }
 
+    fn tensor_bytes(&self, rows: usize, cols: usize, wide: bool) -> u64 {
+        let capacity = if self.settings.graphs { room(rows) } else { rows };
+        Tensor::bytes(capacity, cols, wide).next_multiple_of(256) as u64
+    }
+
     fn set_rows(&self, tensor: &mut Tensor, rows: usize) {
         assert!(rows <= tensor.capacity, "a tensor of {} rows was asked to hold {rows}", tensor.capacity);
         tensor.rows = rows;
+        tensor.widen();
     }
 
     fn matrix(&self, slabs: &[TensorView<'_>]) -> Matrix {
@@ -406,19 +423,9 @@ impl Ops for CudaOps {
         assert!(slabs.iter().all(|s| s.shape.len() == 2 && s.shape[1] == inputs), "slabs of one matrix share their inputs");
         let stride = stride_of(inputs);
         let buffer = self.weights.take(outputs * stride * 2, &self.queue.failure);
-        let mut at = buffer.ptr;
-        for slab in slabs {
-            let row_bytes = inputs * slab.dtype.size();
-            for portion in slab.bytes.chunks((PORTION / stride).max(1) * row_bytes) {
-                let view =
-                    TensorView { name: slab.name, dtype: slab.dtype, shape: vec![portion.len() / row_bytes, inputs], bytes: portion };
-                let rows = rounded(&view, inputs);
-                // SAFETY: the buffer has room for all rows of all slabs.
-                unsafe { self.queue.upload_now(at, &rows) };
-                at += rows.len() as u64;
-            }
-        }
-        Matrix { buffer, outputs, inputs, stride }
+        let matrix = Matrix { buffer, outputs, inputs, stride };
+        self.pack_into(&matrix, slabs);
+        matrix
     }
 
     fn vector(&self, parts: &[TensorView<'_>]) -> Vector {
@@ -622,9 +629,12 @@ impl Ops for CudaOps {
     }
 
     fn gather_rows(&mut self, x: &Tensor, rows: &[u32], out: &mut Tensor) {
-        assert!(out.rows >= rows.len() && out.cols == x.cols);
+        assert!(out.rows >= rows.len() && out.cols == x.cols && out.wide == x.wide);
         let list = self.list(rows);
-        let args: [Arg; 6] = [out.narrow().into(), out.stride.into(), x.narrow().into(), x.stride.into(), list.into(), x.cols.into()];
+        // Rows are copied bit for bit: f32 values are pairs of 16 bits.
+        let units = |n: usize| Arg::from(n * x.value_bytes() / 2);
+        let (to, from) = (out.buffer.ptr, x.buffer.ptr);
+        let args: [Arg; 6] = [to.into(), units(out.stride), from.into(), units(x.stride), list.into(), units(x.cols)];
         // SAFETY: as the kernel takes them; there is a row of `x` for each row of `out`, padding included.
         unsafe { self.rows("gather_rows", out.rows, 128, args) };
     }
@@ -681,7 +691,25 @@ impl CudaOps {
     fn make_tensor(&self, rows: usize, cols: usize, wide: bool) -> Tensor {
         let capacity = if self.settings.graphs { room(rows) } else { rows };
         let buffer = self.activations.take(Tensor::bytes(capacity, cols, wide), &self.queue.failure);
-        Tensor { buffer, rows, cols, stride: stride_of(cols), wide, capacity }
+        Tensor { buffer, rows, cols, stride: stride_of(cols), wide, capacity, narrowed: false }
+    }
+
+    /// Rounds the rows of several tensors into a matrix, one below the other.
+    fn pack_into(&self, matrix: &Matrix, slabs: &[TensorView<'_>]) {
+        let Matrix { buffer, outputs, inputs, stride } = matrix;
+        assert!(slabs.iter().map(|s| s.shape[0]).sum::<usize>() == *outputs && slabs.iter().all(|s| s.shape[1..] == [*inputs]));
+        let mut at = buffer.ptr;
+        for slab in slabs {
+            let row_bytes = inputs * slab.dtype.size();
+            for portion in slab.bytes.chunks((PORTION / stride).max(1) * row_bytes) {
+                let view =
+                    TensorView { name: slab.name, dtype: slab.dtype, shape: vec![portion.len() / row_bytes, *inputs], bytes: portion };
+                let rows = rounded(&view, *inputs);
+                // SAFETY: the buffer has room for all rows of all slabs.
+                unsafe { self.queue.upload_now(at, &rows) };
+                at += rows.len() as u64;
+            }
+        }
     }
 
     /// Answers at once.

@@ -19,6 +19,8 @@ pub struct Tensor {
     pub(super) stride: usize,
     pub(super) wide: bool,
     pub(super) capacity: usize,
+    /// f32 rows that hold bf16 in their first half for now.
+    pub(super) narrowed: bool,
 }
 
 impl Tensor {
@@ -33,6 +35,19 @@ impl Tensor {
 
     pub(super) fn value_bytes(&self) -> usize {
         if self.wide { 4 } else { 2 }
+    }
+
+    /// f32 rows now hold bf16 in their first half.
+    pub(super) fn narrow_in_place(&mut self) {
+        assert!(self.wide, "rows that hold f32 can hold bf16");
+        (self.wide, self.narrowed, self.stride) = (false, true, 2 * self.stride);
+    }
+
+    /// They hold f32 again.
+    pub(super) fn widen(&mut self) {
+        if self.narrowed {
+            (self.wide, self.narrowed, self.stride) = (true, false, self.stride / 2);
+        }
     }
 
     /// The address, of a tensor of bf16.

@@ -12,11 +12,13 @@ mod rig;
 mod shapes;
 mod steps;
 mod stopwatch;
+mod training;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::commands::jobs::utc;
+use crate::model::backward::Recompute;
 use crate::model::{ModelConfig, ModelError};
 use crate::ops::BLOCK_TOKENS;
 use crate::ops::cuda::compile::{KernelOptions, kernels_for};
@@ -29,6 +31,7 @@ pub use limits::Limits;
 pub use report::Report;
 pub use shapes::{SHAPES, Shape};
 pub use steps::{DecodeFigure, PrefillFigure};
+pub use training::TrainFigure;
 
 use rig::Rig;
 use stopwatch::Deadline;
@@ -67,6 +70,8 @@ pub struct ShapeReport {
     pub decode: Vec<DecodeFigure>,
     /// Prefill steps.
     pub prefill: Vec<PrefillFigure>,
+    /// Training steps.
+    pub training: Vec<TrainFigure>,
     /// What invariance costs.
     pub invariance: Vec<CostFigure>,
     /// The engine.
@@ -106,11 +111,16 @@ struct Sizes {
     by_row: Vec<usize>,
     /// Prompts of prefill steps, and their lengths.
     prefills: Vec<(usize, usize)>,
+    /// Sequences of a training step, and their length.
+    training: (usize, usize),
     /// Prompt and answer of the engine's requests.
     request: (usize, usize),
     /// Most requests at a time.
     requests: usize,
 }
+
+/// Parameters of the largest model whose training is measured.
+const MOST_TRAINED: usize = 2_500_000_000;
 
 const FULL_ROWS: usize = 8192;
 const TINY_ROWS: usize = 128;
@@ -120,13 +130,23 @@ impl Sizes {
         let (rows, longest) = if shape.is_tiny() { (TINY_ROWS, 96) } else { (FULL_ROWS, 4096) };
         let prefills = workload.contexts.iter().filter(|&&n| n <= longest).map(|&n| ((rows / n).max(1), n)).collect();
         match shape.is_tiny() {
-            true => Sizes { effort: 0.0, rows, product_rows: &[1, 16, 64], by_row: vec![1, 16], prefills, request: (32, 8), requests: 4 },
+            true => Sizes {
+                effort: 0.0,
+                rows,
+                product_rows: &[1, 16, 64],
+                by_row: vec![1, 16],
+                prefills,
+                training: (2, 48),
+                request: (32, 8),
+                requests: 4,
+            },
             false => Sizes {
                 effort: 0.03,
                 rows,
                 product_rows: &[1, 16, 64, 256, 2048, 8192],
                 by_row: workload.batches.iter().copied().chain([FULL_ROWS]).collect(),
                 prefills,
+                training: (4, 2048),
                 request: (1024, 128),
                 requests: 64,
             },
@@ -200,19 +220,34 @@ fn one_shape(
         kv_bytes_per_token: shapes::kv_bytes(&config),
         decode: Vec::new(),
         prefill: Vec::new(),
+        training: Vec::new(),
         invariance: Vec::new(),
         engine: Vec::new(),
         kernels: Vec::new(),
         left_out: Vec::new(),
         failed: Vec::new(),
     };
+    let until = |share: f64| Deadline(start + time.mul_f64(share));
+    // First, while the card holds nothing else.
+    for recompute in [Recompute::None, Recompute::Layer] {
+        let (sequences, length) = sizes.training;
+        let kept = if recompute == Recompute::None { "activations kept" } else { "layers recomputed" };
+        let name = format!("training {sequences} x {length}, {kept}");
+        if config.num_parameters() > MOST_TRAINED || report.is_late(&name, until(0.25)) {
+            continue;
+        }
+        say(&name);
+        if let Some(found) = report.part(&name, training::measure(base, shape, limits, sequences, length, recompute)) {
+            let found = report.in_memory(&name, found);
+            report.training.extend(found);
+        }
+    }
     say("making the weights");
     // A batch as large as a prefill step may have as many rows; a block a sequence is the least that the kernels' own batches need.
     let rows = sizes.rows.max(most);
     let blocks = (most * longest.div_ceil(BLOCK_TOKENS)).max(rows / BLOCK_TOKENS + 1);
     let rig = Rig::new(base, workload.gemm, shape, rows, most.max(16), blocks);
     let Some(mut rig) = report.part("everything", rig) else { return Ok(report) };
-    let until = |share: f64| Deadline(start + time.mul_f64(share));
     for &context in &workload.contexts {
         for &batch in &workload.batches {
             let name = format!("decode {batch} x {context}");
@@ -285,7 +320,7 @@ impl ShapeReport {
 
     fn in_memory<T>(&mut self, name: &str, found: Option<T>) -> Option<T> {
         if found.is_none() {
-            self.left_out.push(format!("{name}: its keys and values have no room on this card"));
+            self.left_out.push(format!("{name}: no room on this card"));
         }
         found
     }

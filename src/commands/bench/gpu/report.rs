@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{KernelFigure, Limits, ShapeReport};
+use crate::model::backward::Recompute;
 
 /// What the command found.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -87,6 +88,25 @@ impl fmt::Display for ShapeReport {
                 "",
                 p.tokens_per_s,
                 at_least(p.matrix_share, p.target)
+            )?;
+        }
+        if !self.training.is_empty() {
+            write!(f, "\n  {:<20} {:>10} {:>10} {:>12} {:>8}", "training", "us a step", "AdamW", "tokens/s", "of matrix")?;
+        }
+        for t in &self.training {
+            let kept = if t.recompute == Recompute::Layer { " recomputed" } else { "" };
+            let (name, share) = (format!("{} x {}{kept}", t.sequences, t.length), 100.0 * t.matrix_share);
+            write!(f, "\n  {name:<20} {:>10.1} {:>10.1} {:>12.0} {share:>6.1} %", t.step_us, t.adamw_us, t.tokens_per_s)?;
+            write!(f, "  {}", at_least(t.matrix_share, t.target.filter(|_| t.recompute == Recompute::None)))?;
+            write!(
+                f,
+                "\n    forward {:.1}, backward {:.1}, norm {:.1}, rounding {:.1} us; AdamW {:.1} % of copy  {}",
+                t.forward_us,
+                t.backward_us,
+                t.norm_us,
+                t.weights_us,
+                100.0 * t.adamw_share,
+                at_least(t.adamw_share, t.adamw_target)
             )?;
         }
         if !self.invariance.is_empty() {

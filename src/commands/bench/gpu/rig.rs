@@ -72,7 +72,7 @@ pub(super) fn check(ops: &CudaOps) -> Result<(), GpuBenchError> {
     ops.failure().map_or(Ok(()), |reason| Err(GpuBenchError::Card(reason)))
 }
 
-fn weights(ops: &CudaOps, config: &ModelConfig, noise: &mut Noise) -> Weights<CudaOps> {
+pub(super) fn weights(ops: &CudaOps, config: &ModelConfig, noise: &mut Noise) -> Weights<CudaOps> {
     let h = heads(config);
     let (hidden, wide, vocab) = (config.hidden_size, config.intermediate_size, config.vocab_size);
     let layer = |noise: &mut Noise| Layer {

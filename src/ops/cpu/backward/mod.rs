@@ -1,7 +1,8 @@
 //! The backward entries of the table, and the optimizer's, on a CPU: `product` (matrix products), `attention`, `rows` (everything that goes
-//! row by row), `score` (the head) and `update` (AdamW). The order of every sum is fixed by the shapes alone, see [`TrainOps`].
+//! row by row), `score` (the head), `update` (AdamW) and `master` (what serves, out of what is trained). The order of every sum is fixed by the shapes alone, see [`TrainOps`].
 
 pub(super) mod attention;
+mod master;
 mod product;
 mod rows;
 mod score;
@@ -10,11 +11,53 @@ mod update;
 use std::ops::Range;
 
 use super::{CpuOps, Matrix, PARALLEL_VALUES, RowsMut, Tensor, per_item};
-use crate::model::TensorView;
-use crate::ops::backward::{AdamwStep, Scored, Slope, TrainOps};
+use crate::model::{Dtype, TensorView};
+use crate::ops::backward::{AdamwStep, Adapter, Scored, Slab, Slope, TrainOps};
 use crate::ops::{Batch, Heads, NonFinite};
 
 impl TrainOps for CpuOps {
+    type Flat = Vec<f32>;
+
+    fn flat(&self, values: &[f32]) -> Vec<f32> {
+        values.to_vec()
+    }
+
+    fn zeros(&self, len: usize) -> Vec<f32> {
+        vec![0.0; len]
+    }
+
+    fn read_flat(&self, values: &Vec<f32>) -> Vec<f32> {
+        values.clone()
+    }
+
+    fn write_flat(&mut self, values: &mut Vec<f32>, from: &[f32]) {
+        values.copy_from_slice(from);
+    }
+
+    fn clear_flat(&mut self, values: &mut Vec<f32>) {
+        update::clear(&mut self.pool, values);
+    }
+
+    fn add_flat(&mut self, to: &mut Vec<f32>, from: &Vec<f32>) {
+        update::add(self.isa, &mut self.pool, to, from);
+    }
+
+    fn round_matrix(&mut self, slabs: &[Slab<'_, Vec<f32>>], dtype: Dtype, matrix: &mut Matrix) {
+        master::round_matrix(self.isa, &mut self.pool, slabs, dtype, matrix);
+    }
+
+    fn round_vector(&mut self, parts: &[&Vec<f32>], dtype: Dtype, vector: &mut Vec<f32>) {
+        master::round_vector(parts, dtype, vector);
+    }
+
+    fn rounded(&mut self, slab: Slab<'_, Vec<f32>>, inputs: usize, dtype: Dtype) -> Vec<u8> {
+        master::rounded(self.isa, &mut self.pool, slab, inputs, dtype)
+    }
+
+    fn adapter_backward(&mut self, adapter: Adapter<'_, Vec<f32>>, inputs: usize, dw: &Vec<f32>, da: &mut Vec<f32>, db: &mut Vec<f32>) {
+        master::adapter_backward(self.isa, &mut self.pool, adapter, inputs, dw, da, db);
+    }
+
     fn repack(&mut self, matrix: &mut Matrix, slabs: &[TensorView<'_>]) {
         matrix.repack(&mut self.pool, slabs);
     }
@@ -35,15 +78,15 @@ impl TrainOps for CpuOps {
         product::linear_dx(self.isa, &mut self.pool, dy, w, dx);
     }
 
-    fn linear_dw(&mut self, dy: &Tensor, rows: Range<usize>, columns: Range<usize>, x: &Tensor, x_row: usize, dw: &mut [f32]) {
+    fn linear_dw(&mut self, dy: &Tensor, rows: Range<usize>, columns: Range<usize>, x: &Tensor, x_row: usize, dw: &mut Vec<f32>) {
         product::linear_dw(self.isa, &mut self.pool, dy, rows, columns, x, x_row, dw);
     }
 
-    fn bias_backward(&mut self, dy: &Tensor, columns: Range<usize>, db: &mut [f32]) {
+    fn bias_backward(&mut self, dy: &Tensor, columns: Range<usize>, db: &mut Vec<f32>) {
         rows::bias_backward(self, dy, columns, db);
     }
 
-    fn rmsnorm_backward(&mut self, x: &Tensor, weight: &Vec<f32>, eps: f32, dy: &Tensor, dx: &mut Tensor, dweight: &mut [f32]) {
+    fn rmsnorm_backward(&mut self, x: &Tensor, weight: &Vec<f32>, eps: f32, dy: &Tensor, dx: &mut Tensor, dweight: &mut Vec<f32>) {
         rows::rmsnorm_backward(self, x, weight, eps, dy, dx, dweight);
     }
 
@@ -55,8 +98,8 @@ impl TrainOps for CpuOps {
         k: &Vec<f32>,
         eps: f32,
         dqkv: &mut Tensor,
-        dq: &mut [f32],
-        dk: &mut [f32],
+        dq: &mut Vec<f32>,
+        dk: &mut Vec<f32>,
     ) {
         rows::qk_norm_backward(self, raw, heads, q, k, eps, dqkv, dq, dk);
     }
@@ -65,7 +108,7 @@ impl TrainOps for CpuOps {
         rows::rope_backward(self, dqkv, heads, angles);
     }
 
-    fn attention_backward(&mut self, qkv: &Tensor, heads: Heads, batch: &Batch, dout: &Tensor, dqkv: &mut Tensor) {
+    fn attention_backward(&mut self, qkv: &Tensor, heads: Heads, batch: &Batch, _: &Tensor, dout: &Tensor, dqkv: &mut Tensor) {
         attention::attention_backward(self.isa, &mut self.pool, &mut self.attention_backward, qkv, heads, batch, dout, dqkv);
     }
 
@@ -73,7 +116,7 @@ impl TrainOps for CpuOps {
         rows::swiglu_backward(self, gate_up, dact);
     }
 
-    fn embed_backward(&mut self, ids: &[u32], dx: &Tensor, first: usize, dtable: &mut [f32]) {
+    fn embed_backward(&mut self, ids: &[u32], dx: &Tensor, first: usize, dtable: &mut Vec<f32>) {
         rows::embed_backward(self, ids, dx, first, dtable);
     }
 
@@ -95,15 +138,15 @@ impl TrainOps for CpuOps {
         });
     }
 
-    fn adamw(&mut self, step: &AdamwStep, values: &mut [f32], gradient: &[f32], m: &mut [f32], v: &mut [f32]) {
+    fn adamw(&mut self, step: &AdamwStep, values: &mut Vec<f32>, gradient: &Vec<f32>, m: &mut Vec<f32>, v: &mut Vec<f32>) {
         update::adamw(self.isa, &mut self.pool, step, values, gradient, m, v);
     }
 
-    fn sum_of_squares(&mut self, values: &[f32]) -> f64 {
-        update::sum_of_squares(self.isa, &mut self.pool, values)
+    fn sums_of_squares(&mut self, values: &[&Vec<f32>]) -> Vec<f64> {
+        values.iter().map(|values| update::sum_of_squares(self.isa, &mut self.pool, values)).collect()
     }
 
-    fn scale(&mut self, values: &mut [f32], factor: f32) {
+    fn scale(&mut self, values: &mut Vec<f32>, factor: f32) {
         update::scale(self.isa, &mut self.pool, values, factor);
     }
 }

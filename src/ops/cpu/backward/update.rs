@@ -1,6 +1,6 @@
 //! The optimizer's operations: elementwise over flat parameters, cut into pieces of a fixed size.
 
-use crate::ops::backward::AdamwStep;
+use crate::ops::backward::{AdamwFactors, AdamwStep};
 use crate::ops::cpu::isa::Isa;
 use crate::ops::cpu::isa::per_isa;
 use crate::ops::cpu::math::tree_sum;
@@ -10,35 +10,8 @@ use crate::ops::cpu::tensor::Shared;
 /// Elements of a piece. The order of sums depends on it.
 const PIECE: usize = 1 << 14;
 
-/// An AdamW step's numbers as they enter the f32 arithmetic.
-#[derive(Clone, Copy)]
-struct Factors {
-    keep: f32,
-    one_minus_beta1: f32,
-    beta2: f32,
-    one_minus_beta2: f32,
-    root_correction: f32,
-    eps: f32,
-    step_size: f32,
-}
-
-impl Factors {
-    fn of(s: &AdamwStep) -> Factors {
-        let t = s.step as f64;
-        Factors {
-            keep: (1.0 - s.lr * s.weight_decay) as f32,
-            one_minus_beta1: (1.0 - s.beta1) as f32,
-            beta2: s.beta2 as f32,
-            one_minus_beta2: (1.0 - s.beta2) as f32,
-            root_correction: (1.0 - libm::pow(s.beta2, t)).sqrt() as f32,
-            eps: s.eps as f32,
-            step_size: (s.lr / (1.0 - libm::pow(s.beta1, t))) as f32,
-        }
-    }
-}
-
 #[inline(always)]
-fn adamw_body(f: Factors, values: &mut [f32], gradient: &[f32], m: &mut [f32], v: &mut [f32]) {
+fn adamw_body(f: AdamwFactors, values: &mut [f32], gradient: &[f32], m: &mut [f32], v: &mut [f32]) {
     for (((p, g), m), v) in values.iter_mut().zip(gradient).zip(m).zip(v) {
         *m += (g - *m) * f.one_minus_beta1;
         *v = *v * f.beta2 + f.one_minus_beta2 * g * g;
@@ -47,7 +20,7 @@ fn adamw_body(f: Factors, values: &mut [f32], gradient: &[f32], m: &mut [f32], v
     }
 }
 per_isa! {
-    fn adamw_piece(f: Factors, values: &mut [f32], gradient: &[f32], m: &mut [f32], v: &mut [f32]) = adamw_body
+    fn adamw_piece(f: AdamwFactors, values: &mut [f32], gradient: &[f32], m: &mut [f32], v: &mut [f32]) = adamw_body
 }
 
 #[inline(always)]
@@ -71,6 +44,15 @@ fn scale_body(x: &mut [f32], factor: f32) {
         *v *= factor;
     }
 }
+#[inline(always)]
+fn add_body(to: &mut [f32], from: &[f32]) {
+    for (to, v) in to.iter_mut().zip(from) {
+        *to += v;
+    }
+}
+per_isa! {
+    fn add_piece(to: &mut [f32], from: &[f32]) = add_body
+}
 per_isa! {
     fn scale_piece(x: &mut [f32], factor: f32) = scale_body
 }
@@ -83,7 +65,7 @@ fn pieces(pool: &mut Pool, len: usize, piece: &(dyn Fn(usize, usize) + Sync)) {
 pub(super) fn adamw(isa: Isa, pool: &mut Pool, step: &AdamwStep, values: &mut [f32], gradient: &[f32], m: &mut [f32], v: &mut [f32]) {
     let n = values.len();
     assert!(gradient.len() == n && m.len() == n && v.len() == n, "adamw: shapes do not fit");
-    let factors = Factors::of(step);
+    let factors = AdamwFactors::of(step);
     let [p, m, v] = [values, m, v].map(|x| Shared(x.as_mut_ptr()));
     pieces(pool, n, &|from, len| {
         // SAFETY: pieces are disjoint and within the slices.
@@ -106,4 +88,19 @@ pub(super) fn scale(isa: Isa, pool: &mut Pool, values: &mut [f32], factor: f32) 
         // SAFETY: pieces are disjoint and within the slice.
         scale_piece(isa, unsafe { std::slice::from_raw_parts_mut(to.get().add(from), len) }, factor);
     });
+}
+
+pub(super) fn add(isa: Isa, pool: &mut Pool, to: &mut [f32], from: &[f32]) {
+    assert!(to.len() == from.len(), "add: {} numbers to {}", from.len(), to.len());
+    let shared = Shared(to.as_mut_ptr());
+    pieces(pool, from.len(), &|first, len| {
+        // SAFETY: pieces are disjoint and within the slice.
+        add_piece(isa, unsafe { std::slice::from_raw_parts_mut(shared.get().add(first), len) }, &from[first..][..len]);
+    });
+}
+
+pub(super) fn clear(pool: &mut Pool, values: &mut [f32]) {
+    let to = Shared(values.as_mut_ptr());
+    // SAFETY: pieces are disjoint and within the slice.
+    pieces(pool, values.len(), &|from, len| unsafe { std::slice::from_raw_parts_mut(to.get().add(from), len) }.fill(0.0));
 }

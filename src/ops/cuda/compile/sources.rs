@@ -22,8 +22,10 @@ macro_rules! file {
 }
 
 /// Every family, the ones that take longest to compile first: whoever compiles several at a time is done soonest that way.
-pub const FAMILIES: [Family; 8] = [
+pub const FAMILIES: [Family; 16] = [
+    Family { name: "attention_backward", source: file!("attention_backward.cu") },
     Family { name: "attention", source: file!("attention.cu") },
+    Family { name: "gemm_backward", source: file!("gemm_backward.cu") },
     Family { name: "gemm", source: file!("gemm.cu") },
     Family { name: "sample", source: file!("sample.cu") },
     Family { name: "norm", source: file!("norm.cu") },
@@ -31,6 +33,12 @@ pub const FAMILIES: [Family; 8] = [
     Family { name: "act", source: file!("act.cu") },
     Family { name: "rope_kv", source: file!("rope_kv.cu") },
     Family { name: "embed", source: file!("embed.cu") },
+    Family { name: "norm_backward", source: file!("norm_backward.cu") },
+    Family { name: "optimizer", source: file!("optimizer.cu") },
+    Family { name: "score", source: file!("score.cu") },
+    Family { name: "act_backward", source: file!("act_backward.cu") },
+    Family { name: "rope_backward", source: file!("rope_backward.cu") },
+    Family { name: "embed_backward", source: file!("embed_backward.cu") },
 ];
 
 /// What the sources include, under the names by which they do.

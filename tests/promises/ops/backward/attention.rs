@@ -46,7 +46,7 @@ fn attention_backward_is_its_derivative() {
         let (qkv, dout) = (numbers.rows(n, heads.qkv_cols(), 1.2), numbers.rows(n, heads.query * heads.dim, 1.0));
         let got = same_everywhere("attention", &|ops| {
             let (qkv, dout, mut dqkv) = (tensor_of(ops, &qkv), tensor_of(ops, &dout), unwritten(ops, n, heads.qkv_cols()));
-            ops.attention_backward(&qkv, heads, &batch(&lengths), &dout, &mut dqkv);
+            ops.attention_backward(&qkv, heads, &batch(&lengths), &dout, &dout, &mut dqkv);
             rows_of(ops, &dqkv, n)
         });
         let mut first = 0;
@@ -72,7 +72,7 @@ fn a_sequences_gradients_are_its_own() {
             same_everywhere("attention", &|ops| {
                 let (qkv, dout) = (tensor_of(ops, &qkv[rows.clone()]), tensor_of(ops, &dout[rows.clone()]));
                 let mut dqkv = unwritten(ops, rows.len(), heads.qkv_cols());
-                ops.attention_backward(&qkv, heads, &batch(lengths), &dout, &mut dqkv);
+                ops.attention_backward(&qkv, heads, &batch(lengths), &dout, &dout, &mut dqkv);
                 rows_of(ops, &dqkv, rows.len())
             })
         };

@@ -49,7 +49,7 @@ fn a_number_without_gradient_only_decays() {
     let step = AdamwStep { lr: 0.5, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.5, step: 1 };
     let got = same_everywhere("adamw", &|ops| {
         let (mut p, mut m, mut v) = (vec![1.0, -2.0], vec![0.0; 2], vec![0.0; 2]);
-        ops.adamw(&step, &mut p, &[0.0, 0.0], &mut m, &mut v);
+        ops.adamw(&step, &mut p, &vec![0.0; 2], &mut m, &mut v);
         vec![p]
     });
     assert_eq!(got, [[0.75, -1.5]]);
