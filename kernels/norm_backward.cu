@@ -229,12 +229,15 @@ DEV Head load_head(const bf16* from, u32 half) {
     return h;
 }
 
-// The heads of one kind in one row; `sums` are those of the weight.
+// The heads of one kind in one row, at least one, with the next head's values under way; `sums` are those of the weight.
 DEV void norm_heads(float (&sums)[2 * PAIRS], bf16* dqkv, const bf16* raw, const bf16* weight, float eps, u32 heads, u32 dim) {
     const u32 half = dim / 2;
     const Head w = load_head(weight, half);
+    Head x = load_head(raw, half), dy = load_head(dqkv, half);
     for (u32 head = 0; head < heads; head++) {
-        const Head x = load_head(raw + head * dim, half), dy = load_head(dqkv + head * dim, half);
+        const bool last = head + 1 == heads;
+        const Head next_x = last ? x : load_head(raw + (head + 1) * dim, half);
+        const Head next_dy = last ? dy : load_head(dqkv + (head + 1) * dim, half);
         float squares = 0.0f, products = 0.0f;
 #pragma unroll
         for (u32 p = 0; p < PAIRS; p++) {
@@ -249,14 +252,15 @@ DEV void norm_heads(float (&sums)[2 * PAIRS], bf16* dqkv, const bf16* raw, const
             const float high = gradient(s, high_f32(x.pairs[p]), high_f32(w.pairs[p]), high_f32(dy.pairs[p]));
             store_pair(dqkv + head * dim + half_start(p, half), pack_bf16(low, high), pair_start(p), half);
         }
+        x = next_x, dy = next_dy;
     }
 }
 
 // In place on the query and key heads of dqkv, a warp a row; `raw` holds the heads before the norm. A row's sums lie in shared memory,
 // [row][2][dim], until all rows of the group are there.
 KERNEL(qk_norm_backward)
-__launch_bounds__(512, 2)(bf16* dqkv, u32 stride, const bf16* raw, u32 raw_stride, const bf16* q_weight, const bf16* k_weight, float* partials,
-                          float eps, u32 rows, u32 query_heads, u32 kv_heads, u32 dim) {
+(bf16* dqkv, u32 stride, const bf16* raw, u32 raw_stride, const bf16* q_weight, const bf16* k_weight, float* partials, float eps, u32 rows,
+ u32 query_heads, u32 kv_heads, u32 dim) {
     SHARED_BYTES(memory);
     float* const shared = (float*)memory;
     const u32 first = BLOCK_X * GROUP, count = min_of(GROUP, rows - first);

@@ -19,8 +19,11 @@ from pathlib import Path
 from server import BINARY, REPOSITORY, TARGET
 
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100", "sm_120"]
-FAMILIES = ["act", "attention", "embed", "gemm", "loss", "norm", "rope_kv", "sample"]
-TENSOR_FAMILIES = ["attention", "gemm"]
+FAMILIES = [
+    "act", "act_backward", "attention", "attention_backward", "embed", "embed_backward", "gemm", "gemm_backward", "loss", "norm", "norm_backward",
+    "optimizer", "rope_backward", "rope_kv", "sample", "score",
+]
+TENSOR_FAMILIES = ["attention", "attention_backward", "gemm", "gemm_backward"]
 # One release, that of the tests' NVRTC, so that its ptxas is the one that NVRTC holds; the disassembler exists from 13.2 on.
 PACKAGES = [f"nvidia-{name}==13.0.88" for name in ("cuda-nvrtc", "cuda-nvcc", "cuda-crt", "nvvm", "cuda-runtime")]
 PACKAGES += ["nvidia-cuda-nvdisasm==13.2.86"]

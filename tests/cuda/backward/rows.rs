@@ -120,9 +120,10 @@ fn rmsnorm_derivative() {
     }
 }
 
-/// Whole, cut at multiples of a group of rows: the same bits; cut elsewhere, other bits of the sums, so that the equality says something.
+/// A run over rows that are cut at these places.
 type Cut<'a> = &'a dyn Fn(&mut CudaOps, &[usize]) -> Vec<Vec<f32>>;
 
+/// Whole, cut at multiples of a group of rows: the same bits; cut elsewhere, other bits of the sums, so that the equality says something.
 fn goes_on(what: &str, rows: usize, run: Cut<'_>) {
     let cut_at = |cuts: &[usize]| alike(&|| format!("{what} cut at {cuts:?}"), &|ops| run(ops, cuts));
     let whole = cut_at(&[0, rows]);
