@@ -48,7 +48,7 @@ fn measures() {
     }
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(out.path().join("gpu.json")).unwrap()).unwrap();
     let shape = &report["shapes"][0];
-    for part in ["decode", "prefill", "invariance", "engine", "kernels"] {
+    for part in ["decode", "prefill", "training", "invariance", "engine", "kernels"] {
         assert!(shape[part].as_array().is_some_and(|figures| !figures.is_empty()), "{part} has no figures: {shape}");
     }
     assert_eq!(shape["failed"].as_array().map(Vec::len), Some(0), "{shape}");

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the emulator: `sh tests/emulator/build.sh OUT [plain|sanitize]` compiles the kernels and the driver into OUT/libcuda.so.1.
+# Builds the emulator: `sh tests/emulator/build.sh OUT [plain|sanitize]` compiles the kernels and the driver into OUT/libcuda.so.1, and the fake
+# NCCL into OUT/libnccl.so.2, with a link libnccl.so to it: cudarc looks for that name, and not for the one that NVIDIA's packages install.
 #
 # KERNELS names another folder of kernels, CXX another compiler. `sanitize` adds AddressSanitizer and UndefinedBehaviorSanitizer; a process that
 # loads that library must preload libasan, with ASAN_OPTIONS=detect_leaks=0. At most two compilers run at once; exit status 1 says that something
@@ -46,8 +47,16 @@ trap 'rm -rf "$objects"' EXIT
     # Warnings are worth a look, and no failure.
     cat "$object.log" >&2' || exit 1
 
-shared="-shared -Wl,-soname,libcuda.so.1"
-if ! $cxx $flags $shared -o "$out/libcuda.so.1" "$objects"/*.o -pthread 2>"$objects/link.log"; then
-    echo "build.sh: the library does not link: $(tail -1 "$objects/link.log")" >&2
-    exit 1
-fi
+link() {
+    library=$1
+    shift
+    if ! $cxx $flags -shared "-Wl,-soname,$library" -o "$out/$library" "$@" -pthread -ldl 2>"$objects/link.log"; then
+        echo "build.sh: $library does not link: $(tail -1 "$objects/link.log")" >&2
+        exit 1
+    fi
+}
+# It finds the driver when it is used, as NCCL does.
+mv "$objects/nccl.cpp.o" "$objects/nccl.object" || exit 1
+link libnccl.so.2 "$objects/nccl.object"
+ln -sf libnccl.so.2 "$out/libnccl.so" || exit 1
+link libcuda.so.1 "$objects"/*.o

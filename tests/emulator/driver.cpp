@@ -14,6 +14,7 @@ namespace driver {
 
 Card card;
 std::mutex tables;
+std::shared_mutex writing;
 thread_local void* current_context;
 
 namespace {
@@ -58,6 +59,7 @@ const Error ERRORS[] = {
     {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {MAP_FAILURE, "CUDA_ERROR_MAP_FAILED", "mapping of buffer object failed"},
     {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
@@ -171,6 +173,12 @@ API cuDeviceGetUuid_v2(char* uuid, int device) {
     return SUCCESS;
 }
 API cuDeviceGetUuid(char* uuid, int device) { return cuDeviceGetUuid_v2(uuid, device); }
+// A card is no peer of itself, and there is no other.
+API cuDeviceCanAccessPeer(int* can, int device, int peer) {
+    BEGIN_DEVICE_CALL;
+    *can = 0;
+    return device == 0 && peer == 0 ? SUCCESS : INVALID_DEVICE;
+}
 API cuDeviceTotalMem_v2(size_t* bytes, int device) {
     BEGIN_DEVICE_CALL;
     if (device != 0) return INVALID_DEVICE;
@@ -244,6 +252,12 @@ API cuCtxGetDevice(int* device) {
     BEGIN_CALL;
     *device = 0;
     return SUCCESS;
+}
+
+// The only context there is cannot be another one's peer.
+API cuCtxEnablePeerAccess(void*, unsigned flags) {
+    BEGIN_CALL;
+    return flags != 0 ? INVALID_VALUE : INVALID_CONTEXT;
 }
 
 // ---- modules ----

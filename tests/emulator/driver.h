@@ -1,9 +1,9 @@
 // What the parts of the fake driver share. The driver is late on purpose: whatever it may do asynchronously it does at the last moment, so that a
 // missing synchronisation shows as stale data, every time.
 //
-// Locks: `tables` guards the lists of everything that has a handle, and is held for look-ups alone. Each stream has a lock for its queue, which is
-// not held while an operation runs; `busy` keeps a second thread from running the same stream. Kernels of different streams can run at the same
-// time on different threads.
+// Locks: `tables` guards the lists of everything that has a handle, and is held for look-ups, and while memory moves to a file. Each stream has a
+// lock for its queue, which is not held while an operation runs; `busy` keeps a second thread from running the same stream. Kernels of different
+// streams can run at the same time on different threads: all that write to the card's memory share `writing`, which is taken before `tables`.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <thread>
 #include <vector>
 
@@ -34,6 +35,7 @@ enum {
     INVALID_DEVICE = 101,
     INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201,
+    MAP_FAILURE = 205,
     INVALID_HANDLE = 400,
     ILLEGAL_STATE = 401,
     NOT_FOUND = 500,
@@ -60,6 +62,8 @@ struct Card {
 };
 extern Card card;
 extern std::mutex tables;
+// Shared by operations that run; alone has it who maps memory anew, or unmaps what they may use.
+extern std::shared_mutex writing;
 extern thread_local void* current_context;
 
 inline void count(Count what) { card.counts[what].fetch_add(1, std::memory_order_relaxed); }

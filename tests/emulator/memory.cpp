@@ -1,6 +1,4 @@
-// The fake driver's memory: the card's and pinned memory of the host are both memory of this process.
-//
-//   | page: guard | bytes, filled with 0xff | guard, at least GUARD bytes, to the end of its page | page that nobody may touch |
+// The fake driver's memory: the card's and pinned memory of the host are both memory of this process; allocation.h shows an allocation.
 //
 // Guards are checked after every kernel that was given a pointer into the allocation, at every synchronisation and when it is freed. Freed memory
 // is unmapped, so that a kernel that still uses it fails.
@@ -10,38 +8,17 @@
 #include <algorithm>
 #include <cstring>
 
-#include "driver.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-constexpr bool SANITIZED = true;
-#else
-#define __asan_poison_memory_region(at, bytes) (void)0
-#define __asan_unpoison_memory_region(at, bytes) (void)0
-constexpr bool SANITIZED = false;
-#endif
+#include "allocation.h"
 
 namespace driver {
+
+std::map<const unsigned char*, Allocation>& allocations = *new std::map<const unsigned char*, Allocation>;
+
 namespace {
 
-constexpr size_t PAGE = 4096, GUARD = 512;
-constexpr unsigned char PATTERN = 0xa5;
 // From this size on memory is mapped from a file of 0xff of this size, over and over, and takes room only where it is written.
 constexpr size_t LARGE = 32 << 20;
 
-struct Allocation {
-    unsigned char* begin;
-    size_t bytes;
-    Where where;
-
-    unsigned char* end() const { return begin + bytes; }
-    // The guard page, and all pages up to the untouchable one.
-    unsigned char* mapping() const { return begin - PAGE; }
-    size_t accessible() const { return PAGE + (bytes + GUARD + PAGE - 1) / PAGE * PAGE; }
-};
-
-// By first byte. Guarded by `tables`.
-std::map<const unsigned char*, Allocation>& allocations = *new std::map<const unsigned char*, Allocation>;
 uint64_t used_on_card;
 
 int file_of_poison() {
@@ -57,12 +34,9 @@ int file_of_poison() {
 }
 
 bool take(size_t bytes, Where where, Allocation& allocation) {
-    allocation = {(unsigned char*)PAGE, bytes, where};
-    const size_t accessible = allocation.accessible();
-    void* const at = mmap(nullptr, accessible + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) return false;
-    allocation.begin = (unsigned char*)at + PAGE;
-    mprotect(at, accessible, PROT_READ | PROT_WRITE);
+    allocation = {nullptr, bytes, where};
+    if (!reserve(allocation)) return false;
+    mprotect(allocation.mapping(), allocation.accessible(), PROT_READ | PROT_WRITE);
     size_t poisoned = 0;
     for (; bytes - poisoned >= LARGE && file_of_poison() >= 0; poisoned += LARGE) {
         mmap(allocation.begin + poisoned, LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file_of_poison(), 0);
@@ -70,37 +44,8 @@ bool take(size_t bytes, Where where, Allocation& allocation) {
     memset(allocation.begin + poisoned, 0xff, bytes - poisoned);
     memset(allocation.begin - GUARD, PATTERN, GUARD);
     memset(allocation.end(), PATTERN, GUARD);
-    __asan_poison_memory_region(at, PAGE);
-    __asan_poison_memory_region(allocation.end(), accessible - PAGE - bytes);
+    mark_guards(allocation);
     return true;
-}
-
-void give_back(const Allocation& allocation) {
-    // Otherwise the next mapping at this place would be poisoned.
-    __asan_unpoison_memory_region(allocation.mapping(), allocation.accessible());
-    munmap(allocation.mapping(), allocation.accessible() + PAGE);
-}
-
-bool guards_hold(const Allocation& allocation, const char* after) {
-    if (SANITIZED) return true;
-    for (const unsigned char* const guard : {allocation.begin - GUARD, allocation.end()}) {
-        static const std::vector<unsigned char>& untouched = *new std::vector<unsigned char>(GUARD, PATTERN);
-        if (memcmp(guard, untouched.data(), GUARD) == 0) continue;
-        const size_t first = (size_t)(std::find_if(guard, guard + GUARD, [](unsigned char c) { return c != PATTERN; }) - guard);
-        fprintf(stderr, "emulator: %s: something was written to %s memory %p + %td, of %zu bytes\n", after,
-                allocation.where == Where::Device ? "the card's" : "pinned", (const void*)allocation.begin, guard + first - allocation.begin,
-                allocation.bytes);
-        // Said once.
-        memset((void*)guard, PATTERN, GUARD);
-        return false;
-    }
-    return true;
-}
-
-// The allocation that begins at or before an address. `tables` is held.
-const Allocation* near(const void* at) {
-    const auto next = allocations.upper_bound((const unsigned char*)at);
-    return next == allocations.begin() ? nullptr : &std::prev(next)->second;
 }
 
 CUresult allocate(size_t bytes, Where where, void** out) {
@@ -127,7 +72,7 @@ CUresult deallocate(const void* at, Where where, const char* call) {
     {
         std::lock_guard<std::mutex> lock(tables);
         const auto found = allocations.find((const unsigned char*)at);
-        if (found == allocations.end() || found->second.where != where) return INVALID_VALUE;
+        if (found == allocations.end() || found->second.where != where || found->second.opened > 0) return INVALID_VALUE;
     }
     if (const CUresult failed = finish_everything()) return failed;
     {
@@ -190,16 +135,63 @@ CUresult set(CUdeviceptr to, uint32_t value, uint32_t width, size_t count, void*
 
 }  // namespace
 
+bool reserve(Allocation& allocation) {
+    const size_t bytes = allocation.accessible() + PAGE;
+    void* const at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return false;
+    allocation.begin = (unsigned char*)at + PAGE;
+    return true;
+}
+
+void mark_guards([[maybe_unused]] const Allocation& allocation) {
+    __asan_poison_memory_region(allocation.mapping(), PAGE);
+    __asan_poison_memory_region(allocation.end(), allocation.accessible() - PAGE - allocation.bytes);
+}
+
+void give_back(const Allocation& allocation) {
+    stop_sharing(allocation);
+    // Otherwise the next mapping at this place would be poisoned.
+    __asan_unpoison_memory_region(allocation.mapping(), allocation.accessible());
+    munmap(allocation.mapping(), allocation.accessible() + PAGE);
+}
+
+bool guards_hold(const Allocation& allocation, const char* after) {
+    if (SANITIZED) return true;
+    for (const unsigned char* const guard : {allocation.begin - GUARD, allocation.end()}) {
+        static const std::vector<unsigned char>& untouched = *new std::vector<unsigned char>(GUARD, PATTERN);
+        if (memcmp(guard, untouched.data(), GUARD) == 0) continue;
+        const size_t first = (size_t)(std::find_if(guard, guard + GUARD, [](unsigned char c) { return c != PATTERN; }) - guard);
+        fprintf(stderr, "emulator: %s: something was written to %s memory %p + %td, of %zu bytes\n", after,
+                allocation.where == Where::Device ? "the card's" : "pinned", (const void*)allocation.begin, guard + first - allocation.begin,
+                allocation.bytes);
+        // Said once.
+        memset((void*)guard, PATTERN, GUARD);
+        return false;
+    }
+    return true;
+}
+
+Allocation* near(const void* at) {
+    const auto next = allocations.upper_bound((const unsigned char*)at);
+    return next == allocations.begin() ? nullptr : &std::prev(next)->second;
+}
+
 bool in_memory(Where where, const void* at, size_t bytes) {
     std::lock_guard<std::mutex> lock(tables);
     const Allocation* const a = near(at);
-    return a != nullptr && a->where == where && (const unsigned char*)at <= a->end() && bytes <= (size_t)(a->end() - (const unsigned char*)at);
+    if (a == nullptr || a->where != where || freed_by_its_owner(*a)) return false;
+    return (const unsigned char*)at <= a->end() && bytes <= (size_t)(a->end() - (const unsigned char*)at);
 }
 
 bool guards_hold_near(const void* at, const char* after) {
     std::lock_guard<std::mutex> lock(tables);
     const Allocation* const a = near(at);
-    return a == nullptr || (const unsigned char*)at >= a->end() + GUARD || guards_hold(*a, after);
+    if (a == nullptr || (const unsigned char*)at >= a->end() + GUARD) return true;
+    if (freed_by_its_owner(*a)) {
+        fprintf(stderr, "emulator: %s: memory of another process is used that it has freed\n", after);
+        return false;
+    }
+    return guards_hold(*a, after);
 }
 
 void check_guards(const char* after) {

@@ -505,8 +505,8 @@ __attribute__((visibility("default"))) int selftest(int count, char** arguments)
         tests++;
         if (!passes([&] { layouts(order); }, said)) complain("layouts", "wrong");
     }
-    for (size_t i = 0; i < DRIVER_TEST_COUNT; i++) {
-        const DriverTest& test = DRIVER_TESTS[i];
+    for (size_t i = 0; i < DRIVER_TEST_COUNT + PROCESS_TEST_COUNT; i++) {
+        const DriverTest& test = i < DRIVER_TEST_COUNT ? DRIVER_TESTS[i] : PROCESS_TESTS[i - DRIVER_TEST_COUNT];
         tests++;
         const bool passed = passes(
             [&] {

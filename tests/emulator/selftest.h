@@ -6,10 +6,15 @@
 
 typedef int CUresult;
 typedef uint64_t CUdeviceptr;
+struct CUipcMemHandle {
+    char reserved[64];
+};
 
 // The driver's functions that the tests call.
 extern "C" {
 CUresult cuInit(unsigned flags);
+CUresult cuDeviceCanAccessPeer(int* can, int device, int peer);
+CUresult cuCtxEnablePeerAccess(void* context, unsigned flags);
 CUresult cuDevicePrimaryCtxRetain(void** context, int device);
 CUresult cuDevicePrimaryCtxRelease_v2(int device);
 CUresult cuCtxSetCurrent(void* context);
@@ -26,6 +31,7 @@ CUresult cuMemFreeHost(void* at);
 CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* all_bytes);
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, void* stream);
 CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, void* stream);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, void* stream);
 CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes);
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, void* stream);
 CUresult cuStreamCreate(void** stream, unsigned flags);
@@ -44,6 +50,9 @@ CUresult cuGraphInstantiateWithFlags(void** instance, void* graph, unsigned long
 CUresult cuGraphLaunch(void* instance, void* stream);
 CUresult cuGraphDestroy(void* graph);
 CUresult cuGraphExecDestroy(void* instance);
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr at);
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* at, CUipcMemHandle handle, unsigned flags);
+CUresult cuIpcCloseMemHandle(CUdeviceptr at);
 unsigned long long adaroll_emulator_count(int what);
 }
 
@@ -68,7 +77,7 @@ struct Session {
     void* pinned_bytes(size_t bytes) const;
 };
 
-// The driver's tests; selftest_driver.cpp.
+// The driver's tests, of one process and of several; selftest_driver.cpp and selftest_processes.cpp.
 struct DriverTest {
     const char* name;
     void (*run)();
@@ -77,3 +86,5 @@ struct DriverTest {
 };
 extern const DriverTest DRIVER_TESTS[];
 extern const size_t DRIVER_TEST_COUNT;
+extern const DriverTest PROCESS_TESTS[];
+extern const size_t PROCESS_TEST_COUNT;

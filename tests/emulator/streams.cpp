@@ -72,16 +72,20 @@ void run(const Operation& operation) {
         fprintf(stderr, "emulator: a %s uses memory that has been freed\n", what);
         lose(ILLEGAL_ADDRESS);
     };
+    std::shared_lock<std::shared_mutex> shared(writing, std::defer_lock);
     switch (operation.what) {
     case Operation::Launch:
+        shared.lock();
         return launch(operation);
     case Operation::Copy: {
+        shared.lock();
         const bool snapshot = !operation.bytes.empty();
         if (!still_there(operation.to, operation.size) || !(snapshot || still_there(operation.from, operation.size))) return gone("copy");
         memmove(operation.to, snapshot ? operation.bytes.data() : operation.from, operation.size);
         return;
     }
     case Operation::Set:
+        shared.lock();
         if (!still_there(operation.to, operation.size)) return gone("memset");
         if (operation.width == 1) {
             memset(operation.to, (int)operation.value, operation.size);

@@ -579,11 +579,13 @@ impl TrainOps for CudaOps {
             (Home::Host(m), Home::Host(v)) => (m, v),
             _ => panic!("adamw: one moment is on the card and one on the host"),
         };
-        let visit = self.scratch(Scratch::Visit, 8 * VISIT.min(n));
+        // Both start on 16 bytes.
+        let room = VISIT.min(n).next_multiple_of(4);
+        let visit = self.scratch(Scratch::Visit, 8 * room);
         for first in (0..n).step_by(VISIT) {
             let len = VISIT.min(n - first);
             let bytes = 4 * first..4 * (first + len);
-            let [m_at, v_at] = [visit, visit + 4 * len as u64];
+            let [m_at, v_at] = [visit, visit + 4 * room as u64];
             // SAFETY: the visit has room for both; the host's memory stays, and is touched again only after a wait.
             unsafe {
                 self.queue.upload(m_at, &m.bytes()[bytes.clone()]);
