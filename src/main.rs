@@ -527,6 +527,10 @@ async fn run_rollout(args: &rollout::RolloutArgs) -> Result<ExitCode, Failure> {
 }
 
 async fn run_train(args: &train::TrainArgs) -> Result<ExitCode, Failure> {
+    if args.worker {
+        tokio::task::spawn_blocking(trainer::ranks::worker::run).await??;
+        return Ok(ExitCode::SUCCESS);
+    }
     let settings = args.settings()?;
     if args.check {
         println!("{}", toml::to_string(&settings)?);

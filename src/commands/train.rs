@@ -37,6 +37,9 @@ pub struct TrainArgs {
     /// What computes: auto (the first GPU that can be used, else the CPU), cpu, cuda or cuda:N [model.device].
     #[arg(long)]
     pub device: Option<DeviceChoice>,
+    /// Be another rank of a run: rank 0 starts such processes, and speaks with them over standard input and output.
+    #[arg(long, hide = true)]
+    pub worker: bool,
     /// Check the configuration and print it with every default, and start nothing.
     #[arg(long)]
     pub check: bool,

@@ -157,6 +157,8 @@ pub trait TrainOps: Ops {
     fn clear_flat(&mut self, values: &mut Self::Flat);
     /// `to += from`.
     fn add_flat(&mut self, to: &mut Self::Flat, from: &Self::Flat);
+    /// Replaces them by the sum over the processes that train together, added in the order of their ranks. A backend that works alone is the whole sum.
+    fn sum_over_ranks(&mut self, _values: &mut Self::Flat) {}
 
     /// Rounds master parameters once, to `dtype` (F32 keeps every bit), one slab below the other, into a matrix of their shape.
     fn round_matrix(&mut self, slabs: &[Slab<'_, Self::Flat>], dtype: Dtype, matrix: &mut Self::Matrix);

@@ -12,7 +12,7 @@ use crate::model::weights::heads;
 use crate::model::{Dtype, ModelConfig, TensorSource};
 use crate::ops::cpu::CpuOps;
 use crate::ops::cuda::compile::{KernelOptions, kernels_for};
-use crate::ops::cuda::{CudaOps, CudaSettings, Device, Unavailable};
+use crate::ops::cuda::{Communicator, CudaOps, CudaSettings, Device, Unavailable, UniqueId};
 use crate::ops::{Ops, TrainOps};
 
 /// A device that models are trained on.
@@ -53,6 +53,14 @@ impl Backend {
         }
     }
 
+    /// Joins the other ranks of a run, as one of `ranks`. Learners made after this sum their gradients over all of them.
+    pub fn join(&mut self, id: &UniqueId, ranks: usize, rank: usize) -> Result<Communicator, String> {
+        let Backend::Cuda(ops) = self else { return Err("parallel.ranks needs GPUs".into()) };
+        let communicator = Communicator::join(ops.device(), id, ranks, rank).map_err(|e| e.to_string())?;
+        ops.join(communicator.clone());
+        Ok(communicator)
+    }
+
     /// Whether it is a GPU.
     pub fn is_cuda(&self) -> bool {
         matches!(self, Backend::Cuda(_))
@@ -78,7 +86,11 @@ impl Backend {
         match self {
             Backend::Cpu(threads) => boxed(cpu(*threads)?, base, plan),
             Backend::Cuda(ops) => {
+                let communicator = ops.communicator().cloned();
                 let mut ops = another(ops)?;
+                if let Some(communicator) = communicator {
+                    ops.join(communicator);
+                }
                 if offload {
                     ops.offload_moments();
                 }
@@ -175,7 +187,7 @@ pub struct Need {
     pub weights: u64,
     /// f32 masters, and the base under adapters.
     pub masters: u64,
-    /// Gradients of all parameters, and of adapters.
+    /// Gradients of all parameters, and of adapters; and the sum of an update's parts.
     pub gradients: u64,
     /// What AdamW keeps.
     pub moments: u64,
@@ -203,7 +215,7 @@ impl Need {
         Need {
             weights: models * ops.weight_bytes(config),
             masters: if lora { all + adapters } else { all },
-            gradients: if lora { all + adapters } else { all },
+            gradients: if lora { all + adapters } else { all } + if settings.parts_here() > 1 { trained } else { 0 },
             moments: if settings.model.optimizer_offload { 0 } else { 2 * trained },
             activations: Training::<CudaOps>::activation_bytes(ops, config, settings.model.recompute, rows)
                 + if reference { scoring } else { 0 },

@@ -1,4 +1,5 @@
-//! How a step's rows are cut: groups in a seeded order into mini-batches, rows by a token budget into micro-batches.
+//! How a step's rows are cut: groups in a seeded order into mini-batches, a mini-batch's rows into parts that are summed apart, and each by a token
+//! budget into micro-batches.
 //!
 //! The order is a Fisher-Yates shuffle whose words are Philox counters keyed by the run's seed: it depends on (seed, stream, length)
 //! alone. Streams are numbered by what they are for, so no two shuffles of a run share words.
@@ -34,6 +35,31 @@ pub fn mini_batches(groups: usize, per: usize, seed: u64, stream: u64) -> Vec<Ve
     shuffle(seed, stream, &mut order);
     let per = if per == 0 { groups.max(1) } else { per };
     order.chunks(per).map(<[usize]>::to_vec).collect()
+}
+
+/// Rows in order, cut into so many parts of about as many tokens: each cut is where the rows before it come nearest to their share of the tokens,
+/// the earlier place of two. A function of the rows' lengths alone. Where there are as many rows as parts, every part has one; where there are
+/// fewer, the last parts are empty.
+pub fn parts(tokens: &[usize], parts: usize) -> Vec<Range<usize>> {
+    let rows = tokens.len();
+    // Tokens before each row, and all of them.
+    let before: Vec<usize> = std::iter::once(0)
+        .chain(tokens.iter().scan(0, |sum, n| {
+            *sum += n;
+            Some(*sum)
+        }))
+        .collect();
+    let mut first = 0;
+    let cut = |part: usize| {
+        let nearest = (0..=rows).min_by_key(|&row| (before[row] * parts).abs_diff(before[rows] * part)).unwrap_or(0);
+        let end = match (part == parts, rows < parts) {
+            (true, _) => rows,
+            (false, true) => part.min(rows),
+            (false, false) => nearest.clamp(first + 1, rows - (parts - part)),
+        };
+        std::mem::replace(&mut first, end)..end
+    };
+    (1..=parts).map(cut).collect()
 }
 
 /// Consecutive rows that fit `budget` tokens together; a longer row is alone. How rows are cut changes no bit of their gradients' sum.

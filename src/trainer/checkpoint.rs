@@ -132,7 +132,8 @@ impl Checkpoints {
         Ok(steps)
     }
 
-    fn path(&self, step: u64) -> PathBuf {
+    /// The folder of a step's checkpoint.
+    pub fn path(&self, step: u64) -> PathBuf {
         self.dir.join(format!("{PREFIX}{step:06}"))
     }
 
@@ -175,27 +176,30 @@ impl Checkpoints {
 
     /// The last checkpoint, if there is one; `shape` has the names and shapes of the trained parameters.
     pub fn read_last(&self, shape: &Params<()>) -> Result<Option<(State, Tensors)>, CheckpointError> {
-        let Some(step) = self.steps()?.pop() else { return Ok(None) };
-        let dir = self.path(step);
-        let damaged = |path: PathBuf| move |problem: String| CheckpointError::Damaged { path, problem };
-        let path = dir.join("state.json");
-        let text = fs::read_to_string(&path).map_err(io_at(&path))?;
-        let state: State = serde_json::from_str(&text).map_err(|e| damaged(path)(e.to_string()))?;
-        let path = dir.join("optimizer.safetensors");
-        let file = SafetensorsFile::open(&path).map_err(|e| damaged(path.clone())(e.to_string()))?;
-        let read = |part: &str| -> Result<Params, CheckpointError> {
-            let mut params = shape.map(|_| Vec::new());
-            for param in &mut params.entries {
-                let tensor = file.tensor(&format!("{part}.{}", param.name)).map_err(|e| damaged(path.clone())(e.to_string()))?;
-                if tensor.dtype != Dtype::F32 || tensor.shape != param.shape {
-                    return Err(damaged(path.clone())(format!("{} has another type or shape than the model", tensor.name)));
-                }
-                param.values = tensor.to_f32();
-            }
-            Ok(params)
-        };
-        Ok(Some((state, Tensors { master: read("master")?, first: read("first")?, second: read("second")? })))
+        self.steps()?.pop().map(|step| read(&self.path(step), shape)).transpose()
     }
+}
+
+/// Reads the checkpoint in a folder; `shape` has the names and shapes of the trained parameters.
+pub fn read(dir: &Path, shape: &Params<()>) -> Result<(State, Tensors), CheckpointError> {
+    let damaged = |path: PathBuf| move |problem: String| CheckpointError::Damaged { path, problem };
+    let path = dir.join("state.json");
+    let text = fs::read_to_string(&path).map_err(io_at(&path))?;
+    let state: State = serde_json::from_str(&text).map_err(|e| damaged(path)(e.to_string()))?;
+    let path = dir.join("optimizer.safetensors");
+    let file = SafetensorsFile::open(&path).map_err(|e| damaged(path.clone())(e.to_string()))?;
+    let read = |part: &str| -> Result<Params, CheckpointError> {
+        let mut params = shape.map(|_| Vec::new());
+        for param in &mut params.entries {
+            let tensor = file.tensor(&format!("{part}.{}", param.name)).map_err(|e| damaged(path.clone())(e.to_string()))?;
+            if tensor.dtype != Dtype::F32 || tensor.shape != param.shape {
+                return Err(damaged(path.clone())(format!("{} has another type or shape than the model", tensor.name)));
+            }
+            param.values = tensor.to_f32();
+        }
+        Ok(params)
+    };
+    Ok((state, Tensors { master: read("master")?, first: read("first")?, second: read("second")? }))
 }
 
 fn optimizer_bytes(tensors: &Tensors) -> Vec<u8> {

@@ -56,6 +56,8 @@ pub struct Plan<'a> {
     pub seed: u64,
     /// Rows to make room for at once.
     pub rows: usize,
+    /// Parts of an update whose gradients are summed apart here and then added.
+    pub parts: usize,
 }
 
 /// Forward and backward of a model whose weights serve. The scores and slopes are in the order of the batch's scored tokens.
@@ -74,14 +76,17 @@ impl<O: TrainOps> Score for Training<O> {
 pub trait Learn: Score {
     /// Adds the gradients of the last forward pass. See [`Training::backward`].
     fn backward(&mut self, slopes: &[Slope]) -> Result<(), TrainingError>;
-    /// Forgets the gradients.
+    /// Forgets the gradients: an update begins.
     fn zero_gradients(&mut self);
-    /// Clips the gradients, takes an optimizer step, and serves the new weights. Gives the norm before the clip; nothing where it is not finite,
+    /// Ends a part of the update: adds its gradients to the sum of the parts before it, and starts from zero again. Nothing, where an update has one
+    /// part.
+    fn end_part(&mut self);
+    /// Clips the gradients (their sum over parts and ranks), takes an optimizer step, and serves the new weights. Gives the norm before the clip; nothing where it is not finite,
     /// and then nothing has changed.
     fn update(&mut self, lr: f64) -> Result<Option<f64>, TrainingError>;
     /// The serving weights: every tensor of the model.
     fn weights(&mut self) -> Result<Vec<ServingTensor>, TrainingError>;
-    /// The gradients of all parameters as they stand, on the host.
+    /// The gradients of all parameters as they stand, on the host: those of the part that runs.
     fn gradients(&mut self) -> Result<Params, TrainingError>;
     /// Names and shapes of what is trained.
     fn shapes(&self) -> Params<()>;
@@ -101,6 +106,7 @@ pub struct Learner<O: TrainOps> {
     /// Gradients of all parameters.
     gradients: Params<O::Flat>,
     adapters: Option<Adapters<O::Flat>>,
+    parts: Option<Parts<O::Flat>>,
     dtype: Dtype,
 }
 
@@ -108,6 +114,13 @@ struct Adapters<F> {
     lora: Lora,
     base: Params<F>,
     gradients: Params<F>,
+}
+
+/// What the parts of an update that ended have come to.
+struct Parts<F> {
+    /// Gradients of what is trained: of adapters, where there are some.
+    sum: Params<F>,
+    ended: usize,
 }
 
 impl<O: TrainOps> Learner<O> {
@@ -129,13 +142,15 @@ impl<O: TrainOps> Learner<O> {
                 (up(ops, &values), Some(Adapters { lora, base: up(ops, base), gradients }))
             }
         };
+        let parts = (plan.parts > 1).then(|| Parts { sum: trained.map(|p| ops.zeros(p.len())), ended: 0 });
         let moment = |ops: &mut O| trained.map(|p| ops.parked_zeros(p.len()));
         let optimizer = Adamw::resume(plan.optimizer, moment(ops), moment(ops), 0);
         if let Some(failure) = ops.failure() {
             return Err(TrainingError::Device(failure).into());
         }
         training.reserve(plan.rows)?;
-        let mut learner = Learner { training, trained, optimizer, clip_norm: plan.clip_norm, gradients, adapters, dtype: plan.dtype };
+        let mut learner =
+            Learner { training, trained, optimizer, clip_norm: plan.clip_norm, gradients, adapters, parts, dtype: plan.dtype };
         learner.serve()?;
         Ok(learner)
     }
@@ -146,8 +161,29 @@ impl<O: TrainOps> Learner<O> {
         self.training.round_weights(self.dtype, |name| slab(places, trained, adapters.as_ref(), name))
     }
 
+    fn clear(&mut self) {
+        let ops = self.training.ops();
+        self.gradients.entries.iter_mut().for_each(|p| ops.clear_flat(&mut p.values));
+    }
+
     fn ok(&mut self) -> Result<(), TrainingError> {
         self.training.ops().failure().map_or(Ok(()), |failure| Err(TrainingError::Device(failure)))
+    }
+}
+
+/// The gradients of what is trained, as they follow from those of all parameters.
+fn of_trained<'a, O: TrainOps>(
+    ops: &mut O,
+    trained: &Params<O::Flat>,
+    gradients: &'a mut Params<O::Flat>,
+    adapters: Option<&'a mut Adapters<O::Flat>>,
+) -> &'a mut Params<O::Flat> {
+    match adapters {
+        None => gradients,
+        Some(a) => {
+            a.lora.gradients(ops, trained, gradients, &mut a.gradients);
+            &mut a.gradients
+        }
     }
 }
 
@@ -172,19 +208,33 @@ impl<O: TrainOps> Learn for Learner<O> {
     }
 
     fn zero_gradients(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.ended = 0;
+        }
+        self.clear();
+    }
+
+    fn end_part(&mut self) {
+        let Some(parts) = &mut self.parts else { return };
         let ops = self.training.ops();
-        self.gradients.entries.iter_mut().for_each(|p| ops.clear_flat(&mut p.values));
+        let gradients = of_trained(ops, &self.trained, &mut self.gradients, self.adapters.as_mut());
+        for (sum, part) in parts.sum.entries.iter_mut().zip(&mut gradients.entries) {
+            match parts.ended {
+                0 => std::mem::swap(&mut sum.values, &mut part.values),
+                _ => ops.add_flat(&mut sum.values, &part.values),
+            }
+        }
+        parts.ended += 1;
+        self.clear();
     }
 
     fn update(&mut self, lr: f64) -> Result<Option<f64>, TrainingError> {
         let ops = self.training.ops();
-        let gradients = match &mut self.adapters {
-            None => &mut self.gradients,
-            Some(a) => {
-                a.lora.gradients(ops, &self.trained, &self.gradients, &mut a.gradients);
-                &mut a.gradients
-            }
+        let gradients = match &mut self.parts {
+            Some(parts) => &mut parts.sum,
+            None => of_trained(ops, &self.trained, &mut self.gradients, self.adapters.as_mut()),
         };
+        gradients.entries.iter_mut().for_each(|p| ops.sum_over_ranks(&mut p.values));
         let norm = clip_global_norm(ops, gradients, self.clip_norm);
         if let Some(failure) = ops.failure() {
             return Err(TrainingError::Device(failure));

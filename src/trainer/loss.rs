@@ -174,7 +174,7 @@ pub struct Row {
 }
 
 /// What sums are divided by, over a whole mini-batch.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Denominator {
     tokens: f64,
     rows: f64,

@@ -1,8 +1,8 @@
 //! The trainer: a process of its own that talks to a server over HTTP only.
 //!
 //! [`settings`] says what a run does. [`run`] is its loop: [`rollout`] asks the server ([`server`]) for a step's groups from the [`data`];
-//! [`update`] turns them into rows, cuts them ([`batch`]), and takes them through forward, [`loss`], backward and [`optimizer`] on the
-//! [`policy`], a [`learner`] on some [`backend`]; [`evaluate`] measures, [`checkpoint`] keeps. Numbers ([`summary`], [`names`]) go to [`journal`], [`exposition`] and [`events`], and
+//! [`update`] turns them into rows, cuts them ([`batch`]), and takes each [`part`] through forward, [`loss`] and backward, and their sum through
+//! the [`optimizer`], on the [`policy`]: a [`learner`] on some [`backend`], or several that are [`ranks`]; [`evaluate`] measures, [`checkpoint`] keeps. Numbers ([`summary`], [`names`]) go to [`journal`], [`exposition`] and [`events`], and
 //! [`report`] draws them.
 
 pub mod backend;
@@ -18,7 +18,9 @@ pub mod lora;
 pub mod loss;
 pub mod names;
 pub mod optimizer;
+pub mod part;
 pub mod policy;
+pub mod ranks;
 pub mod report;
 pub mod rollout;
 pub mod run;

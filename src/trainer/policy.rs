@@ -1,18 +1,44 @@
 //! The model in training: where it came from, where it computes, and what a run does with it.
 //!
 //! The numbers are the [`Learn`]er's, on whichever device; here is what does not depend on that: the folder, the type of the serving weights, the
-//! file that is pushed and the folder that is written.
+//! file that is pushed and the folder that is written. And which part of an update is computed where: all parts here, one after the other, or each
+//! by a rank of its own ([`Ranks`]). The bits are the same.
 
 use std::path::{Path, PathBuf};
 
 use super::backend::{Backend, rows_of};
+use super::batch;
 use super::checkpoint::{CheckpointError, Tensors, export, file_bytes};
 pub use super::learner::PolicyError;
 use super::learner::{Learn, Plan, Score};
+use super::loss::Sums;
+use super::part::{self, Objective, Part, Sample};
+use super::ranks::Ranks;
 use super::settings::Settings;
-use crate::model::backward::{Packed, Slope, TokenScore, TrainingError};
+use crate::model::backward::{PackedSequence, TokenScore, TrainingError};
 use crate::model::params::{Params, Rounded};
 use crate::model::{Checkpoint, Dtype, ModelConfig};
+
+/// A model that scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Of {
+    /// The one in training.
+    Trained,
+    /// The one that the run started from, for the KL penalty.
+    Reference,
+}
+
+/// What an update came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The loss and its companions over all rows.
+    pub sums: Sums,
+    /// Scores of each row's tokens, by the weights before the step.
+    pub scores: Vec<Vec<TokenScore>>,
+    /// Norm of the gradient before the clip; nothing where it is not finite, and then nothing has changed.
+    pub norm: Option<f64>,
+}
 
 /// The model in training.
 pub struct Policy {
@@ -24,16 +50,39 @@ pub struct Policy {
     dir: PathBuf,
     /// Backend and kernels.
     pub numerics_id: String,
+    /// The model that the run started from, where the loss wants it.
+    reference: Option<Box<dyn Score>>,
+    parts: usize,
+    micro_batch_tokens: usize,
+    /// The other ranks, where this is rank 0 of several.
+    ranks: Option<Ranks>,
 }
 
 impl Policy {
-    /// Loads the folder that a run starts from.
+    /// Loads the folder that a run starts from, and starts the run's other ranks.
     pub fn load(settings: &Settings) -> Result<Self, PolicyError> {
+        // A folder that is no model is told before anything is started.
+        ModelConfig::from_folder(&settings.model.dir)?;
+        let own = settings.of_rank(0);
+        let mut backend = Backend::open(&own.model).map_err(PolicyError::Setting)?;
+        let ranks = match settings.parallel.is_on() {
+            true => Some(Ranks::start(settings, &mut backend)?),
+            false => None,
+        };
+        let mut policy = Policy::on(backend, &own)?;
+        if let Some(ranks) = ranks {
+            ranks.ready(&policy.numerics_id)?;
+            policy.ranks = Some(ranks);
+        }
+        Ok(policy)
+    }
+
+    /// Loads the folder onto a device, for one rank.
+    pub(super) fn on(backend: Backend, settings: &Settings) -> Result<Self, PolicyError> {
         let dir = settings.model.dir.clone();
         let config = ModelConfig::from_folder(&dir)?;
         let checkpoint = Checkpoint::open(&dir, &config)?;
         checkpoint.verify_finite()?;
-        let backend = Backend::open(&settings.model).map_err(PolicyError::Setting)?;
         let stored = checkpoint.tensors().next().transpose()?.map_or(Dtype::F32, |tensor| tensor.dtype);
         // A CPU widens f16: weights that are trained are f32 or bf16. A GPU computes with bf16 whatever the folder holds.
         let usual = if stored == Dtype::Bf16 || backend.is_cuda() { Dtype::Bf16 } else { Dtype::F32 };
@@ -41,7 +90,7 @@ impl Policy {
         if let Some(reason) = backend.refuses(&config, dtype) {
             return Err(PolicyError::Setting(reason));
         }
-        if let Some(need) = backend.check_memory(&config, settings, settings.loss.wants_reference()).map_err(PolicyError::Setting)? {
+        if let Some(need) = backend.check_memory(&config, settings, settings.wants_reference()).map_err(PolicyError::Setting)? {
             tracing::info!(
                 "training on {} takes {:.2} GiB at its peak ({need})",
                 backend.name(),
@@ -59,9 +108,15 @@ impl Policy {
             seed: settings.run.seed,
             // On a CPU memory is taken as batches need it.
             rows: if backend.is_cuda() { rows_of(settings) } else { 0 },
+            parts: settings.parts_here(),
         };
         let (learner, numerics_id) = backend.learner(&base, &plan, settings.model.optimizer_offload)?;
-        Ok(Policy { learner, backend, config, dtype, dir, numerics_id })
+        let reference = match settings.wants_reference() {
+            true => Some(backend.scorer(&config, &Rounded::new(&base, dtype))?),
+            false => None,
+        };
+        let (parts, micro_batch_tokens) = (settings.update.parts, settings.update.micro_batch_tokens);
+        Ok(Policy { learner, backend, config, dtype, dir, numerics_id, reference, parts, micro_batch_tokens, ranks: None })
     }
 
     /// Where it computes.
@@ -69,31 +124,78 @@ impl Policy {
         &self.backend
     }
 
-    /// The model that the run started from, on the same device: for the KL penalty.
-    pub fn reference(&self) -> Result<Box<dyn Score>, PolicyError> {
-        let checkpoint = Checkpoint::open(&self.dir, &self.config)?;
-        let params = Params::from_source(&self.config, &checkpoint)?;
-        self.backend.scorer(&self.config, &Rounded::new(&params, self.dtype))
+    /// Scores the tokens of sequences; ranks share the work, which no score depends on.
+    pub fn score(&mut self, sequences: &[PackedSequence], temperature: f32, of: Of) -> Result<Vec<Vec<TokenScore>>, TrainingError> {
+        let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.token_ids.len()).collect();
+        let cuts = batch::parts(&lengths, self.ranks.as_ref().map_or(1, Ranks::count));
+        if let Some(ranks) = &mut self.ranks {
+            for (rank, cut) in cuts.iter().enumerate().skip(1) {
+                ranks.ask_scores(rank, &sequences[cut.clone()], temperature, of)?;
+            }
+        }
+        let scorer: &mut dyn Score = match (of, &mut self.reference) {
+            (Of::Trained, _) => &mut *self.learner,
+            (Of::Reference, Some(reference)) => &mut **reference,
+            (Of::Reference, None) => return Err(TrainingError::NoWeights),
+        };
+        let mut scores = part::score(scorer, &sequences[cuts[0].clone()], temperature, self.micro_batch_tokens)?;
+        if let Some(ranks) = &self.ranks {
+            for rank in 1..cuts.len() {
+                scores.extend(ranks.scores(rank)?);
+            }
+        }
+        Ok(scores)
     }
 
-    /// Scores a batch's tokens.
-    pub fn forward(&mut self, batch: &Packed, temperature: f32) -> Result<Vec<TokenScore>, TrainingError> {
-        self.learner.forward(batch, temperature)
+    /// One update: the gradient of the objective over these rows, part by part, and the optimizer's step.
+    pub fn step(&mut self, rows: &[Sample], objective: &Objective, temperature: f32, lr: f64) -> Result<Step, TrainingError> {
+        let cuts = batch::parts(&part::lengths(rows), self.parts);
+        let mut parts = Vec::with_capacity(cuts.len());
+        match &mut self.ranks {
+            None => {
+                self.learner.zero_gradients();
+                for cut in cuts {
+                    parts.push(part::train(&mut *self.learner, &rows[cut], objective, temperature, self.micro_batch_tokens)?);
+                    self.learner.end_part();
+                }
+            }
+            Some(ranks) => {
+                for (rank, cut) in cuts.iter().enumerate().skip(1) {
+                    ranks.ask_part(rank, &rows[cut.clone()], objective, temperature)?;
+                }
+                self.learner.zero_gradients();
+                parts.push(part::train(&mut *self.learner, &rows[cuts[0].clone()], objective, temperature, self.micro_batch_tokens)?);
+                for rank in 1..cuts.len() {
+                    parts.push(ranks.part(rank)?);
+                }
+                ranks.ask_update(lr)?;
+            }
+        }
+        let norm = self.learner.update(lr);
+        let norm = match &self.ranks {
+            None => norm?,
+            Some(ranks) => {
+                let norm = norm.map_err(|error| ranks.blame(error))?;
+                ranks.agree(norm)?;
+                norm
+            }
+        };
+        let mut step = Step { sums: Sums::default(), scores: Vec::with_capacity(rows.len()), norm };
+        for part in parts {
+            step.sums.add(&part.sums);
+            step.scores.extend(part.scores);
+        }
+        Ok(step)
     }
 
-    /// Adds the gradients of the last forward pass.
-    pub fn backward(&mut self, slopes: &[Slope]) -> Result<(), TrainingError> {
-        self.learner.backward(slopes)
-    }
-
-    /// Forgets the gradients.
-    pub fn zero_gradients(&mut self) {
+    /// A rank's part of an update, whose gradient waits for [`Policy::update`].
+    pub(super) fn part(&mut self, rows: &[Sample], objective: &Objective, temperature: f32) -> Result<Part, TrainingError> {
         self.learner.zero_gradients();
+        part::train(&mut *self.learner, rows, objective, temperature, self.micro_batch_tokens)
     }
 
-    /// Clips the gradients, takes an optimizer step, and serves the new weights. Gives the norm before the clip; nothing where it is not
-    /// finite, and then nothing has changed.
-    pub fn update(&mut self, lr: f64) -> Result<Option<f64>, TrainingError> {
+    /// A rank's optimizer step, on the sum of all ranks' gradients.
+    pub(super) fn update(&mut self, lr: f64) -> Result<Option<f64>, TrainingError> {
         self.learner.update(lr)
     }
 
@@ -133,8 +235,9 @@ impl Policy {
         self.learner.tensors()
     }
 
-    /// Goes on from a checkpoint.
-    pub fn restore(&mut self, tensors: &Tensors, updates: u64) -> Result<(), TrainingError> {
-        self.learner.restore(tensors, updates)
+    /// Goes on from a checkpoint: its folder, and what was read from there.
+    pub fn restore(&mut self, checkpoint: &Path, tensors: &Tensors, updates: u64) -> Result<(), TrainingError> {
+        self.learner.restore(tensors, updates)?;
+        self.ranks.as_mut().map_or(Ok(()), |ranks| ranks.restore(checkpoint, updates))
     }
 }

@@ -125,19 +125,22 @@ pub(super) fn claim(settings: &Settings) -> Result<(File, String), TrainError> {
 
 /// The first key that differs and matters: how long a run is, where it listens, and what changes its speed and memory alone may change.
 fn difference(earlier: &str, now: &str) -> Option<String> {
-    const FREE: [&str; 15] = [
+    const FREE: [&str; 18] = [
         "run.steps",
         "run.samples",
         "run.dir",
         "server.url",
         "server.patience_s",
         "server.shared_dir",
+        "server.engines",
         "model.threads",
         "model.kernels",
         "model.memory_gib",
         "model.optimizer_offload",
         "model.recompute",
         "update.micro_batch_tokens",
+        "parallel.ranks",
+        "parallel.gpus",
         "metrics.listen",
         "checkpoint.keep",
         "checkpoint.every",
@@ -163,6 +166,8 @@ fn difference(earlier: &str, now: &str) -> Option<String> {
 pub struct Run<'a> {
     settings: &'a Settings,
     server: Server,
+    /// Servers that get every push after the first.
+    engines: Vec<Server>,
     policy: Policy,
     updater: Updater,
     data: Data,
@@ -231,7 +236,7 @@ impl<'a> Run<'a> {
                     state.numerics_id
                 );
             }
-            policy.restore(&tensors, last.updates)?;
+            policy.restore(&checkpoints.path(last.step), &tensors, last.updates)?;
             state = State { numerics_id: state.numerics_id, ..last };
         }
         let open = |name: &str, len: u64| {
@@ -258,7 +263,8 @@ impl<'a> Run<'a> {
         Ok(Run {
             settings,
             server: Server::new(&settings.server)?,
-            updater: Updater::new(settings, &policy)?,
+            engines: settings.server.each_engine().map(|engine| Server::new(&engine)).collect::<Result<_, _>>()?,
+            updater: Updater::new(settings),
             checkpointed: state.step,
             policy,
             data,
@@ -284,7 +290,9 @@ impl<'a> Run<'a> {
     }
 
     async fn drive(&mut self) -> Result<(), TrainError> {
-        self.server.ready().await?;
+        for server in std::iter::once(&self.server).chain(&self.engines) {
+            server.ready().await?;
+        }
         // The server may hold another run's weights, or those of steps that this run has to take again.
         self.push(true, true).await?;
         if self.state.step == 0 {
@@ -309,7 +317,11 @@ impl<'a> Run<'a> {
         let weights = self.policy.weights()?;
         self.digest = blake3::hash(&weights).to_hex()[..12].to_owned();
         failpoint::visit(Point::TrainBeforePush);
-        self.server.push(Self::version(self.state.step), weights, rollback, waits).await?;
+        let version = Self::version(self.state.step);
+        self.server.push(version, weights.clone(), rollback, waits).await?;
+        for engine in &self.engines {
+            engine.push(version, weights.clone(), rollback, waits).await?;
+        }
         failpoint::visit(Point::TrainAfterPush);
         Ok(())
     }

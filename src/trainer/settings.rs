@@ -39,6 +39,8 @@ pub struct Settings {
     pub schedule: Schedule,
     /// How a step's rows are cut into updates.
     pub update: Update,
+    /// Over how many GPUs.
+    pub parallel: Parallel,
     /// Low-rank adapters instead of all parameters.
     pub lora: Lora,
     /// Evaluation.
@@ -95,11 +97,20 @@ pub struct Server {
     /// A folder that trainer and server share (a file system in memory is best): weights go through a file there instead of through the
     /// connection. It must be one of the server's `weights.roots`. Empty: over HTTP.
     pub shared_dir: PathBuf,
+    /// Addresses of further servers that every push goes to after `url`, with the same version. All must take it before the run goes on.
+    pub engines: Vec<String>,
 }
 
 impl Default for Server {
     fn default() -> Self {
-        Server { url: "http://127.0.0.1:8000".into(), patience_s: 600, shared_dir: PathBuf::new() }
+        Server { url: "http://127.0.0.1:8000".into(), patience_s: 600, shared_dir: PathBuf::new(), engines: Vec::new() }
+    }
+}
+
+impl Server {
+    /// The settings of each of the further servers.
+    pub fn each_engine(&self) -> impl Iterator<Item = Server> + '_ {
+        self.engines.iter().map(|url| Server { url: url.clone(), engines: Vec::new(), ..self.clone() })
     }
 }
 
@@ -249,11 +260,72 @@ pub struct Update {
     pub mini_batch_groups: usize,
     /// Tokens that go through the model at once.
     pub micro_batch_tokens: usize,
+    /// Parts of an update whose gradients are summed apart and then added in order. It decides bits, wherever the parts are computed.
+    pub parts: usize,
 }
 
 impl Default for Update {
     fn default() -> Self {
-        Update { epochs: 1, mini_batch_groups: 0, micro_batch_tokens: 4096 }
+        Update { epochs: 1, mini_batch_groups: 0, micro_batch_tokens: 4096, parts: 1 }
+    }
+}
+
+/// Where the parts of an update are computed. Changes no bit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Parallel {
+    /// Processes, each with a GPU and the whole model: 1, or `update.parts`, of which each then computes one.
+    pub ranks: usize,
+    /// The GPU of each rank; empty: 0, 1, ...
+    pub gpus: Vec<u16>,
+}
+
+impl Default for Parallel {
+    fn default() -> Self {
+        Parallel { ranks: 1, gpus: Vec::new() }
+    }
+}
+
+impl Parallel {
+    /// Most ranks, and so most parts that are worth having.
+    const MOST: usize = 64;
+
+    /// Whether there are several ranks.
+    pub fn is_on(&self) -> bool {
+        self.ranks > 1
+    }
+
+    /// The GPU of a rank.
+    pub fn gpu(&self, rank: usize) -> usize {
+        self.gpus.get(rank).map_or(rank, |gpu| (*gpu).into())
+    }
+
+    fn check(&self, parts: usize, device: DeviceChoice) -> Result<(), SettingsError> {
+        let refuse = |wrong: bool, key: &str, problem: &str| if wrong { Err(SettingsError(format!("{key} {problem}"))) } else { Ok(()) };
+        let most = Self::MOST;
+        refuse(parts == 0 || parts > most, "update.parts", &format!("is {parts}; it must be from 1 to {most}"))?;
+        let ranks = self.ranks;
+        refuse(
+            ranks != 1 && ranks != parts,
+            "parallel.ranks",
+            &format!(
+                "is {ranks}, and update.parts is {parts}; each rank computes one part: set both to the same number, or parallel.ranks to 1"
+            ),
+        )?;
+        refuse(
+            !self.gpus.is_empty() && self.gpus.len() != ranks,
+            "parallel.gpus",
+            &format!("lists {} GPUs for {ranks} ranks; give one for each, or none for 0, 1, ...", self.gpus.len()),
+        )?;
+        match device {
+            DeviceChoice::Cpu => refuse(ranks > 1, "parallel.ranks", "needs GPUs, and model.device is \"cpu\"; leave out one of the two"),
+            DeviceChoice::Cuda(n) if n > 0 => refuse(
+                ranks > 1,
+                "model.device",
+                "names one GPU, and parallel.ranks is above 1; write \"cuda\", and the GPUs into parallel.gpus",
+            ),
+            DeviceChoice::Cuda(_) | DeviceChoice::Auto => Ok(()),
+        }
     }
 }
 
@@ -387,8 +459,9 @@ impl Settings {
         let dtype = &self.model.serving_dtype;
         let known = dtype.is_empty() || matches!(Dtype::from_name(dtype), Some(Dtype::F32 | Dtype::Bf16));
         refuse(!known, "model.serving_dtype", "must be \"F32\", \"BF16\", or \"\" for the folder's own")?;
-        let device = self.model.device.parse::<DeviceChoice>().err().unwrap_or_default();
-        refuse(!device.is_empty(), "model.device", &format!("is {:?}; {device}", self.model.device))?;
+        let device = self.model.device.parse::<DeviceChoice>();
+        let device = device.map_err(|problem| SettingsError(format!("model.device is {:?}; {problem}", self.model.device)))?;
+        self.parallel.check(self.update.parts, device)?;
         let memory = self.model.memory_gib;
         refuse(!memory.is_finite() || memory < 0.0, "model.memory_gib", "must be a number above 0, or 0 for all that is free")?;
         refuse(self.model.dir.as_os_str().is_empty(), "model.dir", "is not set; give the folder that training starts from")?;
@@ -468,6 +541,25 @@ impl Settings {
     /// Temperature of the sampler, which is that of the trainer's log-probabilities.
     pub fn temperature(&self) -> f32 {
         self.rollout.sampling.get("temperature").and_then(Value::as_f64).unwrap_or(1.0) as f32
+    }
+
+    /// The same for the process of a rank: on its GPU.
+    pub fn of_rank(&self, rank: usize) -> Settings {
+        let mut settings = self.clone();
+        if self.parallel.is_on() {
+            settings.model.device = DeviceChoice::Cuda(self.parallel.gpu(rank)).to_string();
+        }
+        settings
+    }
+
+    /// Parts of an update that one process computes.
+    pub fn parts_here(&self) -> usize {
+        if self.parallel.is_on() { 1 } else { self.update.parts }
+    }
+
+    /// Whether a model stays as it was at the start, for the KL penalty.
+    pub fn wants_reference(&self) -> bool {
+        self.run.objective == Objective::Rl && self.loss.wants_reference()
     }
 
     /// Whether there are evaluations.

@@ -7,18 +7,18 @@
 use std::path::Path;
 use std::time::Instant;
 
-use super::batch::micro_batches;
 use super::checkpoint::{Checkpoints, State};
 use super::data::{Data, DataError, Line};
 use super::evaluate;
 use super::events::EventWriter;
 use super::exposition::Exposition;
 use super::journal::{Journal, Numbers};
+use super::part::{self, Sample};
 use super::policy::Policy;
 use super::run::{METRICS, Summary, TIMINGS, TrainError, claim};
 use super::settings::Settings;
 use super::update::UpdateError;
-use crate::model::backward::{Packed, PackedSequence, Slope, TokenScore};
+use crate::model::backward::{PackedSequence, Slope, TokenScore};
 use crate::model::tokenizer::Tokenizer;
 
 /// The loss of scored answer tokens, `-sum log p / tokens`, and its slope at each of them. `tokens` counts the answer tokens of the whole batch, of
@@ -43,22 +43,17 @@ pub struct Report {
 }
 
 /// One update on demonstrations (prompt and answer, scored from the answer on) with learning rate `lr`. `step` counts those before, for errors.
-pub fn step(policy: &mut Policy, rows: &[PackedSequence], micro_batch_tokens: usize, lr: f64, step: u64) -> Result<Report, UpdateError> {
-    let training_error = |error| UpdateError::Training { step, error };
+pub fn step(policy: &mut Policy, rows: &[PackedSequence], lr: f64, step: u64) -> Result<Report, UpdateError> {
     let answer_tokens: usize = rows.iter().map(|row| row.token_ids.len() - row.from).sum();
-    let lengths: Vec<usize> = rows.iter().map(|row| row.token_ids.len()).collect();
-    let cuts = micro_batches(&lengths, micro_batch_tokens);
-    let mut report = Report { answer_tokens: answer_tokens as u64, ..Report::default() };
-    policy.zero_gradients();
-    for cut in cuts {
-        let scores = policy.forward(&Packed { sequences: rows[cut].to_vec() }, 1.0).map_err(training_error)?;
-        let (loss, slopes) = objective(&scores, answer_tokens);
-        report.loss += loss;
-        report.entropy += scores.iter().map(|s| f64::from(s.entropy)).sum::<f64>() / answer_tokens as f64;
-        policy.backward(&slopes).map_err(training_error)?;
-    }
-    report.grad_norm = policy.update(lr).map_err(training_error)?.ok_or(UpdateError::NonFinite(step))?;
-    Ok(report)
+    let objective = part::Objective::Sft { tokens: answer_tokens };
+    let rows: Vec<Sample> = rows.iter().cloned().map(Sample::demonstration).collect();
+    let done = policy.step(&rows, &objective, 1.0, lr).map_err(|error| UpdateError::Training { step, error })?;
+    Ok(Report {
+        loss: done.sums.loss,
+        entropy: done.sums.entropy / answer_tokens as f64,
+        answer_tokens: answer_tokens as u64,
+        grad_norm: done.norm.ok_or(UpdateError::NonFinite(step))?,
+    })
 }
 
 /// The data as token ids, in the order of the file.
@@ -203,7 +198,7 @@ impl<'a> Run<'a> {
                     "the checkpoint was written by {then} and the run goes on under {now}: its bytes will differ from an undisturbed run's"
                 );
             }
-            policy.restore(&tensors, last.updates)?;
+            policy.restore(&checkpoints.path(last.step), &tensors, last.updates)?;
             state = State { numerics_id: state.numerics_id, ..last };
         }
         let open = |name: &str, len: u64| {
@@ -256,7 +251,7 @@ impl<'a> Run<'a> {
         let done = self.state.step;
         let rows = self.data.take(self.state.cursor, self.settings.rollout.prompts_per_step as usize);
         let lr = self.settings.optimizer.lr * self.settings.schedule.factor(self.state.updates);
-        let report = step(&mut self.policy, &rows, self.settings.update.micro_batch_tokens, lr, done)?;
+        let report = step(&mut self.policy, &rows, lr, done)?;
         self.state.step += 1;
         self.state.updates += 1;
         self.state.cursor += rows.len() as u64;

@@ -7,13 +7,13 @@
 
 use super::batch;
 use super::journal::Numbers;
-use super::learner::Score;
 use super::loss::{self, LossSettings, Row};
-use super::policy::{Policy, PolicyError};
+use super::part::{Objective, Sample};
+use super::policy::{Of, Policy};
 use super::rollout::Rollout;
 use super::schedule::Schedule;
 use super::settings::Settings;
-use crate::model::backward::{Packed, PackedSequence, TrainingError};
+use crate::model::backward::{PackedSequence, TokenScore, TrainingError};
 
 /// Why an update failed.
 #[derive(Debug, thiserror::Error)]
@@ -63,36 +63,21 @@ pub struct Updater {
     seed: u64,
     epochs: u64,
     mini_batch_groups: usize,
-    micro_batch_tokens: usize,
     temperature: f32,
-    /// The model that the run started from, for the KL penalty.
-    reference: Option<Box<dyn Score>>,
-}
-
-/// A kept sample on its way through the update.
-struct Sample {
-    sequence: PackedSequence,
-    row: Row,
 }
 
 impl Updater {
     /// An updater for a run.
-    pub fn new(settings: &Settings, policy: &Policy) -> Result<Self, PolicyError> {
-        let reference = match settings.loss.wants_reference() {
-            false => None,
-            true => Some(policy.reference()?),
-        };
-        Ok(Updater {
+    pub fn new(settings: &Settings) -> Self {
+        Updater {
             loss: settings.loss.clone(),
             schedule: settings.schedule.clone(),
             lr: settings.optimizer.lr,
             seed: settings.run.seed,
             epochs: settings.update.epochs,
             mini_batch_groups: settings.update.mini_batch_groups,
-            micro_batch_tokens: settings.update.micro_batch_tokens,
             temperature: settings.temperature(),
-            reference,
-        })
+        }
     }
 }
 
@@ -114,59 +99,31 @@ impl Updater {
         let plan: Vec<Vec<Vec<usize>>> = (0..self.epochs)
             .map(|epoch| batch::mini_batches(groups.len(), self.mini_batch_groups, self.seed, UPDATE_STREAMS + (step << 8) + epoch))
             .collect();
-        if let Some(reference) = &mut self.reference {
-            let all: Vec<usize> = (0..samples.len()).collect();
-            for micro in micro_batches(&samples, &all, self.micro_batch_tokens) {
-                let scores = reference.forward(&packed(&samples, micro), self.temperature).map_err(training_error)?;
-                let mut scores = scores.into_iter();
-                for &i in micro {
-                    let row = &mut samples[i].row;
-                    row.logprob_ref = Some(scores.by_ref().take(row.logprob_sampler.len()).map(|s| s.logprob).collect());
-                }
-            }
+        let sequences: Vec<PackedSequence> = samples.iter().map(|sample| sample.sequence.clone()).collect();
+        if self.loss.wants_reference() {
+            let scores = policy.score(&sequences, self.temperature, Of::Reference).map_err(training_error)?;
+            samples.iter_mut().zip(&scores).for_each(|(sample, scores)| sample.row.logprob_ref = Some(logprobs(scores)));
         }
         // Where there is one update, its own forward pass is the policy at the start of the step.
         let single = plan.len() == 1 && plan[0].len() == 1;
         if !single {
-            let all: Vec<usize> = (0..samples.len()).collect();
-            for micro in micro_batches(&samples, &all, self.micro_batch_tokens) {
-                let scores = policy.forward(&packed(&samples, micro), self.temperature).map_err(training_error)?;
-                let mut scores = scores.into_iter();
-                for &i in micro {
-                    let row = &mut samples[i].row;
-                    row.logprob_old = scores.by_ref().take(row.logprob_sampler.len()).map(|s| s.logprob).collect();
-                }
-            }
+            let scores = policy.score(&sequences, self.temperature, Of::Trained).map_err(training_error)?;
+            samples.iter_mut().zip(&scores).for_each(|(sample, scores)| sample.row.logprob_old = logprobs(scores));
         }
         let (mut sums, mut norms) = (loss::Sums::default(), Vec::new());
-        for batches in plan {
-            for groups_of_batch in batches {
-                let rows: Vec<usize> = groups_of_batch.iter().flat_map(|&g| groups[g].clone()).collect();
-                let denominator = loss::Denominator::of(rows.iter().map(|&i| samples[i].row.logprob_sampler.len()));
-                policy.zero_gradients();
-                for micro in micro_batches(&samples, &rows, self.micro_batch_tokens) {
-                    let batch = packed(&samples, micro);
-                    report.tokens += batch.sequences.iter().map(|s| s.token_ids.len() as u64).sum::<u64>();
-                    let scores = policy.forward(&batch, self.temperature).map_err(training_error)?;
-                    let mut scores = scores.into_iter();
-                    let mut micro_rows = Vec::with_capacity(micro.len());
-                    for &i in micro {
-                        let row = &mut samples[i].row;
-                        (row.logprob, row.entropy) =
-                            scores.by_ref().take(row.logprob_sampler.len()).map(|s| (s.logprob, s.entropy)).unzip();
-                        if single {
-                            row.logprob_old.clone_from(&row.logprob);
-                        }
-                        micro_rows.push(row.clone());
-                    }
-                    let (micro_sums, slopes) = loss::loss_of_rows(&self.loss, &micro_rows, denominator);
-                    sums.add(&micro_sums);
-                    policy.backward(&slopes).map_err(training_error)?;
-                }
-                let norm = policy.update(lr(updates + report.updates)).map_err(training_error)?.ok_or(UpdateError::NonFinite(step))?;
-                norms.push(norm);
-                report.updates += 1;
+        for groups_of_batch in plan.into_iter().flatten() {
+            let places: Vec<usize> = groups_of_batch.iter().flat_map(|&g| groups[g].clone()).collect();
+            let rows: Vec<Sample> = places.iter().map(|&i| samples[i].clone()).collect();
+            report.tokens += rows.iter().map(|row| row.sequence.token_ids.len() as u64).sum::<u64>();
+            let denominator = loss::Denominator::of(rows.iter().map(|row| row.row.logprob_sampler.len()));
+            let objective = Objective::Rl { loss: self.loss.clone(), denominator, single };
+            let done = policy.step(&rows, &objective, self.temperature, lr(updates + report.updates)).map_err(training_error)?;
+            if single {
+                places.iter().zip(&done.scores).for_each(|(&i, scores)| samples[i].row.logprob_old = logprobs(scores));
             }
+            sums.add(&done.sums);
+            norms.push(done.norm.ok_or(UpdateError::NonFinite(step))?);
+            report.updates += 1;
         }
         let numbers = &mut report.numbers;
         let n = sums.tokens.max(1.0);
@@ -186,7 +143,7 @@ impl Updater {
         ] {
             numbers.push((name.into(), value));
         }
-        if self.reference.is_some() {
+        if self.loss.wants_reference() {
             numbers.push(("actor/kl_loss".into(), sums.kl / n));
         }
         if sums.masked > 0.0 {
@@ -217,14 +174,8 @@ fn samples_of(rollout: &Rollout) -> (Vec<Sample>, Vec<std::ops::Range<usize>>) {
     (samples, groups)
 }
 
-/// `rows` cut by the token budget.
-fn micro_batches<'a>(samples: &[Sample], rows: &'a [usize], budget: usize) -> Vec<&'a [usize]> {
-    let tokens: Vec<usize> = rows.iter().map(|&i| samples[i].sequence.token_ids.len()).collect();
-    batch::micro_batches(&tokens, budget).into_iter().map(|cut| &rows[cut]).collect()
-}
-
-fn packed(samples: &[Sample], rows: &[usize]) -> Packed {
-    Packed { sequences: rows.iter().map(|&i| samples[i].sequence.clone()).collect() }
+fn logprobs(scores: &[TokenScore]) -> Vec<f32> {
+    scores.iter().map(|score| score.logprob).collect()
 }
 
 /// How far the trainer's policy at the start of the step is from what the server reported.

@@ -15,6 +15,7 @@ mod gemm_choice;
 mod gpu_script;
 mod kit;
 mod ops;
+mod ranks;
 #[path = "../promises/sampling_runs.rs"]
 #[allow(dead_code)]
 mod sampling_runs;
@@ -34,6 +35,7 @@ fn main() {
         ops::trials(),
         backward::trials(),
         training::trials(),
+        ranks::trials(),
         engine::trials(),
         faults::trials(),
         gemm_choice::trials(),

@@ -209,7 +209,7 @@ fn twin_of_cuts() {
 
 fn plan<'a>(config: &'a ModelConfig, lora: &'a Lora, dtype: Dtype) -> Plan<'a> {
     let optimizer = AdamwSettings { betas: (0.9, 0.95), weight_decay: 0.1, ..AdamwSettings::default() };
-    Plan { config, dtype, recompute: Recompute::None, optimizer, clip_norm: 1.0, lora, seed: 5, rows: 128 }
+    Plan { config, dtype, recompute: Recompute::None, optimizer, clip_norm: 1.0, lora, seed: 5, rows: 128, parts: 1 }
 }
 
 /// Steps on the same batches; the mean log-probability before each, and the learner.

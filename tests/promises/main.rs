@@ -31,6 +31,7 @@ mod numbers;
 mod openapi;
 mod ops;
 mod over_ops;
+mod parts;
 mod plan;
 mod plan_ledger;
 mod plan_statistics;

@@ -345,6 +345,54 @@ fn other_ways_of_pushing_and_evaluating_change_no_step() {
     }
 }
 
+/// Every server of `server.engines` ends with the version and the bytes of the first one, and one that takes no push ends the run.
+#[test]
+fn every_push_goes_to_every_engine() {
+    let reference = Bench::new(3, |_| {}).undisturbed();
+    let free_port = || std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let bench = Bench::new(3, |_| {});
+    let port = free_port();
+    let mut settings = bench.settings.clone();
+    settings.server.engines = vec![format!("http://127.0.0.1:{port}")];
+    std::fs::write(bench.path("train.toml"), toml_of(&settings)).unwrap();
+    let _server = bench.server(None);
+    let text = port.to_string();
+    let _engine = bench.spawn(
+        &["serve", "--device", "cpu", "--model", "model", "--store", "engine.db", "--threads", "1", "--port", &text],
+        "engine.log",
+        None,
+    );
+    bench.train();
+    assert_same(&bench.left(), &reference, "with another engine");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let live = |port: u16| {
+        let text = runtime
+            .block_on(async { client().get(format!("http://127.0.0.1:{port}/v1/weights")).send().await.unwrap().text().await.unwrap() });
+        let weights: Value = serde_json::from_str(&text).unwrap();
+        (weights["version"].as_u64(), weights["digest"].as_str().map(str::to_owned))
+    };
+    let (first, second) = (live(bench.port), live(port));
+    assert_eq!(first.0, Some(4), "three steps");
+    assert!(first.1.is_some());
+    assert_eq!(first, second);
+
+    let bench = Bench::new(3, |settings| settings.server.patience_s = 1);
+    let mut settings = bench.settings.clone();
+    let nobody = free_port();
+    settings.server.engines = vec![format!("http://127.0.0.1:{nobody}")];
+    std::fs::write(bench.path("train.toml"), toml_of(&settings)).unwrap();
+    let _server = bench.server(None);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !bench.log("server.log").contains("serving") {
+        assert!(Instant::now() < deadline, "{}", bench.log("server.log"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut trainer = bench.trainer(None);
+    bench.wait(&mut trainer, "a run without one of its engines");
+    let log = bench.log("trainer.log");
+    assert!(!trainer.0.wait().unwrap().success() && log.contains("gave up") && log.contains(&nobody.to_string()), "{log}");
+}
+
 /// Whoever cancels a job of a run takes its id for good; the run goes on with the same samples under another.
 #[test]
 fn a_job_that_someone_cancels_is_asked_for_again() {

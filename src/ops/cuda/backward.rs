@@ -22,6 +22,8 @@ pub(super) const ROW_GROUP: usize = 16;
 const TILE: usize = 64;
 /// Numbers of a moment on the host that visit the card together.
 const VISIT: usize = 4 << 20;
+/// Numbers of a gradient that are brought together from all ranks at a time.
+const GATHER: usize = 16 << 20;
 /// Logits of a tile of `score.cu`, and bytes of what a tile and a row say.
 const SCORE_TILE: usize = 4096;
 const SCORE_PART_BYTES: usize = 32;
@@ -48,10 +50,12 @@ pub(super) enum Scratch {
     Visit,
     /// Rounded parameters on their way to the host.
     Rounded,
+    /// A piece of a gradient, of every rank.
+    Ranks,
 }
 
 /// Number of [`Scratch`] buffers.
-pub(super) const SCRATCHES: usize = 8;
+pub(super) const SCRATCHES: usize = 9;
 
 /// The kernels of attention's way back, of both kinds.
 const ATTENTION_BACKWARD: [[&str; 7]; 2] = [
@@ -127,8 +131,10 @@ impl CudaOps {
         let scores = rows * (config.vocab_size.div_ceil(SCORE_TILE) * SCORE_PART_BYTES + 4 * SCORE_ANSWER_WORDS);
         let visit = if offload { 8 * VISIT } else { 0 };
         let rounded = config.vocab_size * stride_of(config.hidden_size) * 2;
+        let longest = config.tensors().iter().map(|(_, shape)| shape.iter().product()).max().unwrap_or(0);
+        let gathered = self.communicator.as_ref().map_or(0, |c| 4 * c.ranks() * GATHER.min(longest));
         // And the last chunks of the arenas, which are not full.
-        (partials + stats + scores + visit + rounded + 2 * self.settings.chunk_bytes) as u64
+        (partials + stats + scores + visit + rounded + gathered + 2 * self.settings.chunk_bytes) as u64
     }
 
     /// Memory of a purpose, at least `bytes` of it.
@@ -242,6 +248,22 @@ impl TrainOps for CudaOps {
         assert!(to.len == from.len, "add: {} numbers to {}", from.len, to.len);
         // SAFETY: as the kernel takes them.
         unsafe { self.over("add_values", to.len, [to.card().into(), from.card().into(), (to.len as u64).into()]) };
+    }
+
+    fn sum_over_ranks(&mut self, values: &mut Flat) {
+        let Some(communicator) = self.communicator.clone() else { return };
+        let ranks = communicator.ranks();
+        let all = self.scratch(Scratch::Ranks, 4 * ranks * GATHER.min(values.len));
+        for first in (0..values.len).step_by(GATHER) {
+            let len = GATHER.min(values.len - first);
+            let own = values.card() + 4 * first as u64;
+            let args: [Arg; 5] = [own.into(), all.into(), (len as u64).into(), (ranks as u32).into(), (len as u64).into()];
+            // SAFETY: the scratch has room for `len` numbers of each rank; as the kernel takes them.
+            unsafe {
+                communicator.all_gather(&self.queue, own, all, len);
+                self.over("sum_parts", len, args);
+            }
+        }
     }
 
     fn round_matrix(&mut self, slabs: &[Slab<'_, Flat>], _: Dtype, matrix: &mut Matrix) {

@@ -17,6 +17,7 @@ mod launch;
 mod library_product;
 mod lists;
 mod memory;
+mod nccl;
 mod random;
 mod step;
 mod sweep;
@@ -30,6 +31,7 @@ use half::bf16;
 pub use device::{Device, Unavailable};
 pub use flat::Flat;
 pub use gemm_choice::GemmChoice;
+pub use nccl::{Communicator, UniqueId};
 pub use random::Noise;
 pub use tensor::{KvCache, Matrix, Tensor, Vector};
 
@@ -83,6 +85,8 @@ pub struct CudaOps {
     scratches: [Option<Buffer>; backward::SCRATCHES],
     /// Moments live on the host.
     offload: bool,
+    /// The processes that train together with this one.
+    communicator: Option<Communicator>,
     /// Lists of calls outside a step.
     loose: Lists,
     /// Blocks to copy.
@@ -103,7 +107,8 @@ impl CudaOps {
         CudaOps::with_kernels(device, Arc::new(kernels), settings)
     }
 
-    /// Another backend on the same card, with a stream of its own: to prepare weights while the first one runs. It multiplies with our own kernels.
+    /// Another backend on the same card, with a stream of its own: to prepare weights while the first one runs. It multiplies with our own kernels, and
+    /// is in no communicator.
     pub fn another(&self) -> Result<CudaOps, Unavailable> {
         CudaOps::with_kernels(&self.device, self.queue.kernels.clone(), self.settings)
     }
@@ -123,6 +128,7 @@ impl CudaOps {
             training: arena(Purpose::Training),
             scratches: [const { None }; backward::SCRATCHES],
             offload: false,
+            communicator: None,
             loose: Lists::new(device),
             pairs: Lists::new(device),
             steps: Steps::new(Lists::new(device), settings.graphs),
@@ -138,6 +144,17 @@ impl CudaOps {
     pub fn prepare_products(&mut self, choice: GemmChoice, products: &[Products]) -> Result<(), Unavailable> {
         self.fast = sweep::fast_path(&self.device, &self.queue, choice, products)?;
         Ok(())
+    }
+
+    /// Sums gradients over the ranks of a communicator from now on ([`crate::ops::TrainOps::sum_over_ranks`]). All ranks must then do the same work.
+    pub fn join(&mut self, communicator: Communicator) {
+        communicator.tell(&self.queue.failure);
+        self.communicator = Some(communicator);
+    }
+
+    /// The communicator that it is in.
+    pub fn communicator(&self) -> Option<&Communicator> {
+        self.communicator.as_ref()
     }
 
     /// The card.
