@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::weights::{StageError, Swapped};
 use crate::model::TensorSource;
+use crate::ops::handover::{DeviceId, Exported, ImportError};
 
 /// Names one submitted sample within one engine. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -376,6 +377,21 @@ pub trait Engine: Send + Sync {
     /// Packs verified tensors beside the live weights, in the calling thread; what was staged before and not swapped in is dropped.
     fn stage(&self, _version: u64, _source: &dyn TensorSource) -> Result<(), StageError> {
         Err(StageError::Fixed)
+    }
+
+    /// The device from whose memory [`Engine::import`] takes weights of another process, where there is one.
+    fn ipc_device(&self) -> Option<DeviceId> {
+        None
+    }
+
+    /// Stages weights that another process holds in the memory of this engine's device: a copy of its own, checked there.
+    fn import(&self, _version: u64, _exported: &Exported) -> Result<(), StageError> {
+        Err(ImportError::no_device().into())
+    }
+
+    /// Reads a tensor of the staged weights back, as [`crate::ops::Handover::read_place`] gives it.
+    fn staged_tensor(&self, _name: &str) -> Result<Vec<u8>, StageError> {
+        Err(ImportError::no_device().into())
     }
 
     /// Asks for the staged weights to serve. Requests sent before this call may start under the old weights; those sent after it run under

@@ -14,6 +14,7 @@ use super::settings::EngineSettings;
 use super::weights::{Packer, Slot, Stage, StageError, Swapped};
 use crate::model::{Model, TensorSource};
 use crate::ops::Ops;
+use crate::ops::handover::{DeviceId, Exported};
 
 /// What the loop and the handle share.
 pub(super) struct Board {
@@ -221,6 +222,18 @@ impl Engine for LocalEngine {
     fn stage(&self, version: u64, source: &dyn TensorSource) -> Result<(), StageError> {
         let stage = self.stage.as_ref().ok_or(StageError::Fixed)?;
         stage.stage(version, source)
+    }
+
+    fn ipc_device(&self) -> Option<DeviceId> {
+        self.stage.as_ref()?.device_id()
+    }
+
+    fn import(&self, version: u64, exported: &Exported) -> Result<(), StageError> {
+        self.stage.as_ref().ok_or(StageError::Fixed)?.import(version, exported)
+    }
+
+    fn staged_tensor(&self, name: &str) -> Result<Vec<u8>, StageError> {
+        self.stage.as_ref().ok_or(StageError::Fixed)?.staged_tensor(name)
     }
 
     fn swap(&self) -> Result<oneshot::Receiver<Swapped>, StageError> {

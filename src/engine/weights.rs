@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::local::lock;
+use crate::model::places::places;
 use crate::model::{ModelConfig, ModelError, TensorSource, Weights};
 use crate::ops::Ops;
+use crate::ops::handover::{DeviceId, Exported, ImportError};
 
 /// Why new weights do not serve.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +23,9 @@ pub enum StageError {
     /// The tensors.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// Weights in another process's memory.
+    #[error(transparent)]
+    Import(#[from] ImportError),
     /// The device has no place for them, or has failed.
     #[error("the new weights do not fit beside the old ones, which go on serving: {0}")]
     Device(String),
@@ -59,6 +64,9 @@ impl<O: Ops> Slot<O> {
 /// Packs weights for a loop whose operations the handle does not know.
 pub(super) trait Stage: Send + Sync {
     fn stage(&self, version: u64, source: &dyn TensorSource) -> Result<(), StageError>;
+    fn device_id(&self) -> Option<DeviceId>;
+    fn import(&self, version: u64, exported: &Exported) -> Result<(), StageError>;
+    fn staged_tensor(&self, name: &str) -> Result<Vec<u8>, StageError>;
 }
 
 pub(super) struct Packer<O: Ops> {
@@ -87,5 +95,32 @@ impl<O: Ops> Stage for Packer<O> {
         }
         *lock(&self.slot.0) = Some((version, weights));
         Ok(())
+    }
+
+    fn device_id(&self) -> Option<DeviceId> {
+        lock(&self.ops).handover()?.device_id()
+    }
+
+    fn import(&self, version: u64, exported: &Exported) -> Result<(), StageError> {
+        let ops = lock(&self.ops);
+        let device = ops.handover().ok_or_else(ImportError::no_device)?;
+        drop(self.slot.take());
+        let imported = device.import(&self.config, exported);
+        // Before what was found wrong: of a device that has failed that means nothing.
+        if let Some(why) = ops.failure() {
+            return Err(StageError::Device(why));
+        }
+        *lock(&self.slot.0) = Some((version, imported?));
+        Ok(())
+    }
+
+    fn staged_tensor(&self, name: &str) -> Result<Vec<u8>, StageError> {
+        let (ops, slot) = (lock(&self.ops), lock(&self.slot.0));
+        let device = ops.handover().ok_or_else(ImportError::no_device)?;
+        let missing = || StageError::Model(ModelError::tensor("", name, "is not among the staged weights"));
+        let (_, weights) = slot.as_ref().ok_or_else(missing)?;
+        let placed = places(&self.config, weights);
+        let bytes = device.read_place(&placed.iter().find(|placed| placed.name == name).ok_or_else(missing)?.place);
+        ops.failure().map_or(Ok(bytes), |why| Err(StageError::Device(why)))
     }
 }

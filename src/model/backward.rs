@@ -16,10 +16,12 @@ use super::config::ModelConfig;
 use super::error::ModelError;
 use super::forward::{Attend, FeedForward, Step, attend, feed_forward, rope_frequencies};
 use super::params::Params;
+use super::places::places;
 use super::tensor_view::Dtype;
 use super::weights::{TensorSource, Weights, heads};
 pub use crate::ops::backward::Slope;
 use crate::ops::backward::{Scored, Slab};
+use crate::ops::handover::{DeviceId, Exported};
 use crate::ops::{BLOCK_TOKENS, Batch, Heads, NonFinite, Segment, TrainOps};
 
 /// Sequences that run together.
@@ -195,6 +197,18 @@ impl<O: TrainOps> Training<O> {
     /// The weights, once there are some.
     pub fn weights(&self) -> Option<&Weights<O>> {
         self.weights.as_ref()
+    }
+
+    /// The device in whose memory other processes could read the weights, if there is one.
+    pub fn handover_device(&self) -> Option<DeviceId> {
+        self.ops.handover()?.device_id()
+    }
+
+    /// Where they would find them; they must stay as they are until they have been read.
+    pub fn export(&self) -> Result<Exported, String> {
+        let handover = self.ops.handover().ok_or("the weights are not in a GPU's memory")?;
+        let weights = self.weights.as_ref().ok_or("there are no weights")?;
+        handover.export(&places(&self.config, weights))
     }
 
     /// Makes room for batches of so many rows, padding included, of which all may be scored.

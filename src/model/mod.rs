@@ -2,7 +2,7 @@
 //!
 //! `config` turns config.json into [`ModelConfig`], which alone decides which tensors a checkpoint must hold; `checkpoint` maps the
 //! safetensors files and hands out exactly those tensors; `weights` packs them for a backend and `forward` runs them. A trainer holds them as
-//! `params` and gets their gradients from `backward`. Text becomes token ids
+//! `params` and gets their gradients from `backward`; `places` says where a tensor lies among them. Text becomes token ids
 //! in `chat`, `template` and `tokenizer`. Whatever is not supported is refused with a sentence that says where, what and what to do.
 
 pub mod backward;
@@ -15,6 +15,7 @@ pub(crate) mod files;
 pub mod forward;
 pub mod loaded;
 pub mod params;
+pub mod places;
 pub mod safetensors_file;
 pub mod safetensors_writer;
 pub mod shield;

@@ -7,10 +7,12 @@
 pub mod backward;
 pub mod cpu;
 pub mod cuda;
+pub mod handover;
 pub mod philox;
 
 use crate::model::TensorView;
 pub use backward::TrainOps;
+pub use handover::Handover;
 
 /// Tokens in one KV block.
 pub const BLOCK_TOKENS: usize = 16;
@@ -230,6 +232,13 @@ pub trait Ops: Send {
     }
     /// Waits until the device has done everything it was given.
     fn settle(&mut self) {}
+    /// For backends whose weights can go to another process within the device's memory.
+    fn handover(&self) -> Option<&dyn Handover<Self>>
+    where
+        Self: Sized,
+    {
+        None
+    }
     /// Bytes of one KV block over all layers.
     fn kv_block_bytes(&self, layers: usize, heads: Heads) -> usize;
     /// A cache of `blocks` blocks.

@@ -12,6 +12,7 @@ use crate::model::params::{Params, Rounded};
 use crate::model::{Dtype, ModelConfig, ModelError};
 use crate::ops::TrainOps;
 use crate::ops::backward::Slab;
+use crate::ops::handover::{DeviceId, Exported};
 
 /// Why a model cannot be trained.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +89,10 @@ pub trait Learn: Score {
     fn weights(&mut self) -> Result<Vec<ServingTensor>, TrainingError>;
     /// The gradients of all parameters as they stand, on the host: those of the part that runs.
     fn gradients(&mut self) -> Result<Params, TrainingError>;
+    /// The GPU in whose memory the serving weights lie in BF16, if they do.
+    fn handover_device(&self) -> Option<DeviceId>;
+    /// Where they lie there, with their hashes.
+    fn export(&self) -> Result<Exported, String>;
     /// Names and shapes of what is trained.
     fn shapes(&self) -> Params<()>;
     /// What a checkpoint keeps.
@@ -263,6 +268,14 @@ impl<O: TrainOps> Learn for Learner<O> {
         let gradients = self.gradients.map(|p| ops.read_flat(&p.values));
         self.ok()?;
         Ok(gradients)
+    }
+
+    fn handover_device(&self) -> Option<DeviceId> {
+        self.training.handover_device()
+    }
+
+    fn export(&self) -> Result<Exported, String> {
+        self.training.export()
     }
 
     fn shapes(&self) -> Params<()> {

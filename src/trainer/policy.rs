@@ -14,10 +14,12 @@ use super::learner::{Learn, Plan, Score};
 use super::loss::Sums;
 use super::part::{self, Objective, Part, Sample};
 use super::ranks::Ranks;
+use super::server::Weights;
 use super::settings::Settings;
 use crate::model::backward::{PackedSequence, TokenScore, TrainingError};
 use crate::model::params::{Params, Rounded};
 use crate::model::{Checkpoint, Dtype, ModelConfig};
+use crate::ops::handover::{DeviceId, Exported};
 
 /// A model that scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -219,6 +221,16 @@ impl Policy {
         Ok(file_bytes(&self.learner.weights()?, self.dtype))
     }
 
+    /// First digits of a digest of the serving weights: of their hashes where they are on a GPU, else of the file. It does not depend on how they get
+    /// to a server.
+    pub fn digest(&mut self) -> Result<String, TrainingError> {
+        let whole = match self.learner.handover_device().map(|_| self.learner.export()) {
+            Some(Ok(exported)) => blake3::hash(exported.digest().as_bytes()),
+            _ => blake3::hash(&self.weights()?),
+        };
+        Ok(whole.to_hex()[..12].to_owned())
+    }
+
     /// Writes the serving weights as a Hugging Face folder.
     pub fn export(&mut self, to: &Path) -> Result<(), CheckpointError> {
         let weights = self.weights().map_err(|e| CheckpointError::Damaged { path: to.to_owned(), problem: e.to_string() })?;
@@ -239,5 +251,20 @@ impl Policy {
     pub fn restore(&mut self, checkpoint: &Path, tensors: &Tensors, updates: u64) -> Result<(), TrainingError> {
         self.learner.restore(tensors, updates)?;
         self.ranks.as_mut().map_or(Ok(()), |ranks| ranks.restore(checkpoint, updates))
+    }
+}
+
+/// The serving weights on their way to a server.
+impl Weights for Policy {
+    fn device(&self) -> Option<DeviceId> {
+        self.learner.handover_device()
+    }
+
+    fn export(&mut self) -> Result<Exported, String> {
+        self.learner.export()
+    }
+
+    fn file(&mut self) -> Result<Vec<u8>, String> {
+        self.weights().map_err(|e| e.to_string())
     }
 }

@@ -125,7 +125,7 @@ pub(super) fn claim(settings: &Settings) -> Result<(File, String), TrainError> {
 
 /// The first key that differs and matters: how long a run is, where it listens, and what changes its speed and memory alone may change.
 fn difference(earlier: &str, now: &str) -> Option<String> {
-    const FREE: [&str; 18] = [
+    const FREE: [&str; 19] = [
         "run.steps",
         "run.samples",
         "run.dir",
@@ -133,6 +133,7 @@ fn difference(earlier: &str, now: &str) -> Option<String> {
         "server.patience_s",
         "server.shared_dir",
         "server.engines",
+        "server.weights",
         "model.threads",
         "model.kernels",
         "model.memory_gib",
@@ -314,13 +315,11 @@ impl<'a> Run<'a> {
     }
 
     async fn push(&mut self, rollback: bool, waits: bool) -> Result<(), TrainError> {
-        let weights = self.policy.weights()?;
-        self.digest = blake3::hash(&weights).to_hex()[..12].to_owned();
+        self.digest = self.policy.digest()?;
         failpoint::visit(Point::TrainBeforePush);
         let version = Self::version(self.state.step);
-        self.server.push(version, weights.clone(), rollback, waits).await?;
-        for engine in &self.engines {
-            engine.push(version, weights.clone(), rollback, waits).await?;
+        for server in std::iter::once(&self.server).chain(&self.engines) {
+            server.push(version, &mut self.policy, rollback, waits).await?;
         }
         failpoint::visit(Point::TrainAfterPush);
         Ok(())

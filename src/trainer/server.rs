@@ -4,6 +4,7 @@
 //! and bytes change nothing). So a server that is killed and comes back is waited for, for as long as the run's patience.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
@@ -13,7 +14,9 @@ use serde_json::{Value, json};
 
 use crate::commands::rollout::RolloutError;
 use crate::commands::rollout::follow::{Connection, Event, Follower, reason};
+use crate::ops::handover::{DeviceId, Exported};
 use crate::rollout::plan::Status;
+use crate::trainer::settings::WeightsWay;
 
 /// Why the server could not be used. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +64,9 @@ pub enum ServerError {
     /// A setting.
     #[error("{0}")]
     Setting(String),
+    /// The weights.
+    #[error("the weights cannot be handed over: {0}")]
+    Weights(String),
     /// The shared folder.
     #[error("server.shared_dir: {0}")]
     Shared(std::io::Error),
@@ -143,8 +149,42 @@ pub struct Server {
     client: Client,
     admin_token: Option<String>,
     shared_dir: PathBuf,
+    wanted: WeightsWay,
+    /// How weights get there, once that is known.
+    way: Mutex<Option<Way>>,
 }
 
+/// How weights get to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Ipc,
+    Shared,
+    Http,
+}
+
+/// A version's weights, in whichever form the way to the server takes. They stay as they are until the push has been answered.
+pub trait Weights {
+    /// The GPU in whose memory they lie in bf16, if they do.
+    fn device(&self) -> Option<DeviceId> {
+        None
+    }
+    /// Where they lie there.
+    fn export(&mut self) -> Result<Exported, String> {
+        Err("they are not in a GPU's memory".into())
+    }
+    /// As a safetensors file.
+    fn file(&mut self) -> Result<Vec<u8>, String>;
+}
+
+/// A safetensors file, which is taken.
+impl Weights for Vec<u8> {
+    fn file(&mut self) -> Result<Vec<u8>, String> {
+        Ok(std::mem::take(self))
+    }
+}
+
+/// Code of a server whose engine cannot reach the memory: another way will do.
+const IPC_UNAVAILABLE: &str = "ipc_unavailable";
 /// Code of a server whose open jobs wait for weights that are gone: waiting does not help.
 const NEEDS_WEIGHTS: &str = "needs_weights";
 /// First and longest pause before another try.
@@ -157,7 +197,15 @@ impl Server {
         let base = connection.base().map_err(ServerError::Setting)?;
         let client = connection.client().map_err(ServerError::Setting)?;
         let admin_token = std::env::var("ADAROLL_ADMIN_TOKEN").ok().filter(|token| !token.is_empty()).or_else(|| connection.token());
-        Ok(Server { connection, base, client, admin_token, shared_dir: settings.shared_dir.clone() })
+        Ok(Server {
+            connection,
+            base,
+            client,
+            admin_token,
+            shared_dir: settings.shared_dir.clone(),
+            wanted: settings.weights,
+            way: Mutex::new(None),
+        })
     }
 
     /// Starts following a job; the server has it when this returns. `places` say where its prompts were read from.
@@ -228,9 +276,97 @@ impl Server {
 
     /// Pushes a version. `rollback` allows a version below the live one: a run that goes on from a checkpoint. With `waits` the answer comes
     /// after the swap; without, as soon as the weights are staged.
-    pub async fn push(&self, version: u64, weights: Vec<u8>, rollback: bool, waits: bool) -> Result<Value, ServerError> {
-        let answer = self.hand_over(version, weights, rollback, waits).await?;
-        // Behind a push that waits for another one's jobs: no job is accepted for ours before its turn has come.
+    pub async fn push(&self, version: u64, weights: &mut (dyn Weights + Send), rollback: bool, waits: bool) -> Result<Value, ServerError> {
+        let mut way = self.way(weights.device()).await?;
+        if way == Way::Ipc {
+            let why_not = match weights.export() {
+                Ok(exported) => {
+                    let body = json!({"ipc": exported, "version": version, "rollback": rollback, "async": !waits});
+                    match self.post(version, &body).await {
+                        Err(ServerError::Refused { code, message, .. }) if code == IPC_UNAVAILABLE => message,
+                        answer => return answer,
+                    }
+                }
+                Err(problem) => problem,
+            };
+            way = self.without_ipc(why_not)?;
+        }
+        let file = weights.file().map_err(ServerError::Weights)?;
+        if way == Way::Http {
+            return self.put(version, file, rollback, waits).await;
+        }
+        let path = self.shared_dir.join(format!("adaroll-{}-{version}.safetensors", std::process::id()));
+        std::fs::write(&path, &file).map_err(ServerError::Shared)?;
+        drop(file);
+        let body = json!({"file": path, "version": version, "rollback": rollback, "async": !waits});
+        let answer = self.post(version, &body).await;
+        let removed = std::fs::remove_file(&path);
+        let answer = answer?;
+        removed.map_err(ServerError::Shared)?;
+        Ok(answer)
+    }
+
+    /// How weights on `device` get to the server: asked once.
+    async fn way(&self, device: Option<DeviceId>) -> Result<Way, ServerError> {
+        if let Some(way) = *self.way.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(way);
+        }
+        let way = match (self.wanted, device) {
+            (WeightsWay::Shared, _) => self.take_way(Way::Shared, "as server.weights says"),
+            (WeightsWay::Http, _) => self.take_way(Way::Http, "as server.weights says"),
+            (_, None) => self.without_ipc("the trainer's weights are not on a GPU".into())?,
+            (_, Some(own)) => match self.weights().await?.get("ipc").and_then(Value::as_str) {
+                Some(id) if id == own.to_string() => self.take_way(Way::Ipc, "trainer and server compute on the same GPU"),
+                Some(id) => self.without_ipc(format!("the server computes on GPU {id}, the trainer on GPU {own}"))?,
+                None => self.without_ipc("the server takes no weights from a GPU's memory".into())?,
+            },
+        };
+        Ok(way)
+    }
+
+    /// The way for weights that cannot go through a GPU's memory.
+    fn without_ipc(&self, why: String) -> Result<Way, ServerError> {
+        if self.wanted == WeightsWay::Ipc {
+            return Err(ServerError::Setting(format!(
+                "server.weights is \"ipc\", and that is not possible: {why}; \"auto\" finds another way"
+            )));
+        }
+        let way = if self.shared_dir.as_os_str().is_empty() { Way::Http } else { Way::Shared };
+        Ok(self.take_way(way, &why))
+    }
+
+    fn take_way(&self, way: Way, why: &str) -> Way {
+        *self.way.lock().unwrap_or_else(PoisonError::into_inner) = Some(way);
+        let through = match way {
+            Way::Ipc => "within the GPU's memory",
+            Way::Shared => "through files in server.shared_dir",
+            Way::Http => "over HTTP",
+        };
+        tracing::info!("weights go to the server {through}: {why}");
+        way
+    }
+
+    async fn put(&self, version: u64, file: Vec<u8>, rollback: bool, waits: bool) -> Result<Value, ServerError> {
+        let body = Bytes::from(file);
+        let mut query = format!("version={version}");
+        if rollback {
+            query += "&rollback=true";
+        }
+        if !waits {
+            query += "&async=true";
+        }
+        let request = || self.client.put(self.url("/v1/weights", &query)).body(body.clone());
+        self.staged(version, self.send(&format!("weights {version}"), request).await?).await
+    }
+
+    async fn post(&self, version: u64, body: &Value) -> Result<Value, ServerError> {
+        let request = || self.client.post(self.url("/v1/weights", "")).json(body);
+        self.staged(version, self.send(&format!("weights {version}"), request).await?).await
+    }
+
+    /// Waits where a push is behind one that waits for another one's jobs: no job is accepted for ours, and nothing of it is read, before its
+    /// turn has come.
+    async fn staged(&self, version: u64, answer: Value) -> Result<Value, ServerError> {
         let (started, mut behind) = (Instant::now(), answer.get("state").and_then(Value::as_str) == Some("queued"));
         while behind {
             tokio::time::sleep(BACKOFF.0).await;
@@ -241,31 +377,6 @@ impl Server {
                 return Err(ServerError::Unreachable { what, problem, patience_s: self.connection.patience.as_secs() });
             }
         }
-        Ok(answer)
-    }
-
-    async fn hand_over(&self, version: u64, weights: Vec<u8>, rollback: bool, waits: bool) -> Result<Value, ServerError> {
-        let what = format!("weights {version}");
-        if self.shared_dir.as_os_str().is_empty() {
-            let body = Bytes::from(weights);
-            let mut query = format!("version={version}");
-            if rollback {
-                query += "&rollback=true";
-            }
-            if !waits {
-                query += "&async=true";
-            }
-            return self.send(&what, || self.client.put(self.url("/v1/weights", &query)).body(body.clone())).await;
-        }
-        let name = format!("adaroll-{}-{version}.safetensors", std::process::id());
-        let path = self.shared_dir.join(&name);
-        std::fs::write(&path, &weights).map_err(ServerError::Shared)?;
-        drop(weights);
-        let body = json!({"file": path, "version": version, "rollback": rollback, "async": !waits});
-        let answer = self.send(&what, || self.client.post(self.url("/v1/weights", "")).json(&body)).await;
-        let removed = std::fs::remove_file(&path);
-        let answer = answer?;
-        removed.map_err(ServerError::Shared)?;
         Ok(answer)
     }
 }

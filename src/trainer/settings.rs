@@ -97,13 +97,36 @@ pub struct Server {
     /// A folder that trainer and server share (a file system in memory is best): weights go through a file there instead of through the
     /// connection. It must be one of the server's `weights.roots`. Empty: over HTTP.
     pub shared_dir: PathBuf,
+    /// How weights get to the server.
+    pub weights: WeightsWay,
     /// Addresses of further servers that every push goes to after `url`, with the same version. All must take it before the run goes on.
     pub engines: Vec<String>,
 }
 
+/// How weights get to the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightsWay {
+    /// The first that is possible: `ipc`, `shared`, `http`.
+    #[default]
+    Auto,
+    /// Within the memory of the GPU on which both compute.
+    Ipc,
+    /// Through a file in `shared_dir`.
+    Shared,
+    /// Over the connection.
+    Http,
+}
+
 impl Default for Server {
     fn default() -> Self {
-        Server { url: "http://127.0.0.1:8000".into(), patience_s: 600, shared_dir: PathBuf::new(), engines: Vec::new() }
+        Server {
+            url: "http://127.0.0.1:8000".into(),
+            patience_s: 600,
+            shared_dir: PathBuf::new(),
+            weights: WeightsWay::Auto,
+            engines: Vec::new(),
+        }
     }
 }
 
@@ -484,6 +507,8 @@ impl Settings {
             "rollout.prompts_per_step",
             "and samples_per_step are both 0",
         )?;
+        let no_folder = self.server.weights == WeightsWay::Shared && self.server.shared_dir.as_os_str().is_empty();
+        refuse(no_folder, "server.weights", "is \"shared\" and server.shared_dir is not set; give the folder")?;
         refuse(rollout.ahead > 1, "rollout.ahead", "must be 0 (sample, then train) or 1 (one step ahead)")?;
         refuse(!rollout.sampling.is_object(), "rollout.sampling", "must be a table such as { temperature = 1.0, max_tokens = 160 }")?;
         let sampling = |name: &str| rollout.sampling.get(name).and_then(Value::as_f64);

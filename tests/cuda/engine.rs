@@ -151,7 +151,7 @@ fn a_changed_weight() {
 }
 
 /// Eight prompts of unequal lengths; two share their first 20 tokens.
-fn prompts(vocab: u32) -> Vec<Vec<u32>> {
+pub fn prompts(vocab: u32) -> Vec<Vec<u32>> {
     let mut all: Vec<Vec<u32>> = [5u32, 16, 17, 31, 33, 40, 1, 24]
         .iter()
         .enumerate()
@@ -164,7 +164,7 @@ fn prompts(vocab: u32) -> Vec<Vec<u32>> {
 
 const TOKENS: u32 = 12;
 
-fn params() -> SamplingParams {
+pub fn params() -> SamplingParams {
     SamplingParams { max_tokens: TOKENS, ignore_eos: true, temperature: 0.9, top_k: 50, ..SamplingParams::default() }
 }
 
@@ -216,7 +216,7 @@ fn scored() {
 }
 
 /// An engine over a backend made here.
-fn engine_on(ops: CudaOps, dir: &Path, max_sequences: usize) -> LocalEngine {
+pub fn engine_on(ops: CudaOps, dir: &Path, max_sequences: usize) -> LocalEngine {
     let packer = ops.another().unwrap();
     let model = Model::load(&ops, dir, |_, _| {}).unwrap();
     let settings = EngineSettings { kv_blocks: Some(128), max_batch_tokens: 128, max_sequences, ..EngineSettings::default() };

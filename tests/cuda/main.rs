@@ -23,10 +23,14 @@ mod sampling_runs;
 #[allow(dead_code)]
 mod tiny_model;
 mod training;
+mod transfer;
 
 use libtest_mimic::{Arguments, Trial};
 
 fn main() {
+    if transfer::is_exporter() {
+        return;
+    }
     let arguments = Arguments::from_args();
     // Listing needs no card.
     let prepared = if arguments.list { Ok(()) } else { emulator::prepare() };
@@ -41,6 +45,7 @@ fn main() {
         gemm_choice::trials(),
         gpu_script::trials(),
         compile::trials(),
+        transfer::trials(),
     ]
     .into_iter()
     .flatten()

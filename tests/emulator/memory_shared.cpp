@@ -188,3 +188,13 @@ API cuIpcCloseMemHandle(CUdeviceptr at) {
     if (!well) lose(LAUNCH_FAILED);
     return well ? SUCCESS : LAUNCH_FAILED;
 }
+
+API cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr at) {
+    BEGIN_CALL;
+    std::lock_guard<std::mutex> lock(tables);
+    const Allocation* const a = near((const void*)at);
+    if (a == nullptr || (const unsigned char*)at >= a->end() || a->where != Where::Device) return INVALID_VALUE;
+    *base = (CUdeviceptr)a->begin;
+    *bytes = a->bytes;
+    return SUCCESS;
+}

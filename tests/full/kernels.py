@@ -21,7 +21,7 @@ from server import BINARY, REPOSITORY, TARGET
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100", "sm_120"]
 FAMILIES = [
     "act", "act_backward", "attention", "attention_backward", "embed", "embed_backward", "gemm", "gemm_backward", "loss", "norm", "norm_backward",
-    "optimizer", "rope_backward", "rope_kv", "sample", "score",
+    "optimizer", "rope_backward", "rope_kv", "sample", "score", "transfer",
 ]
 TENSOR_FAMILIES = ["attention", "attention_backward", "gemm", "gemm_backward"]
 # One release, that of the tests' NVRTC, so that its ptxas is the one that NVRTC holds; the disassembler exists from 13.2 on.

@@ -28,6 +28,8 @@ const GATHER: usize = 16 << 20;
 const SCORE_TILE: usize = 4096;
 const SCORE_PART_BYTES: usize = 32;
 const SCORE_ANSWER_WORDS: usize = 8;
+/// Rows that a launch takes in y at most.
+const MOST_GRID_Y: usize = 65_535;
 /// Elements of a piece of `squares`.
 const SQUARES_PIECE: usize = 1 << 14;
 
@@ -535,7 +537,12 @@ impl TrainOps for CudaOps {
         let mut bytes = vec![0u8; rows * SCORE_ANSWER_WORDS * 4];
         // SAFETY: as the kernels take them; the scratch buffers have these sizes.
         unsafe {
-            self.queue.launch("score_tiles", (tiles, rows, 1), 256, first);
+            for row in (0..rows).step_by(MOST_GRID_Y) {
+                let mut args = first;
+                args[0] = (parts + (row * tiles * SCORE_PART_BYTES) as u64).into();
+                args[1] = (logits.wide() + (row * logits.stride * 4) as u64).into();
+                self.queue.launch("score_tiles", (tiles, MOST_GRID_Y.min(rows - row), 1), 256, args);
+            }
             self.queue.launch("score_finish", (rows, 1, 1), 32, second);
             self.queue.download_now(&mut bytes, answers);
         }

@@ -67,13 +67,18 @@ pub(super) struct Buffer {
     pub(super) bytes: usize,
     /// Tells this buffer from every other one of this process, also from one that was at the same address.
     pub(super) serial: u64,
-    _chunk: Option<Arc<Chunk>>,
+    chunk: Option<Arc<Chunk>>,
 }
 
 impl Buffer {
     /// No memory: what a backend that has failed works with.
     fn none() -> Buffer {
-        Buffer { ptr: 0, bytes: 0, serial: 0, _chunk: None }
+        Buffer { ptr: 0, bytes: 0, serial: 0, chunk: None }
+    }
+
+    /// Where the driver's allocation begins that holds it.
+    pub(super) fn allocation(&self) -> Option<sys::CUdeviceptr> {
+        self.chunk.as_ref().map(|chunk| chunk.ptr)
     }
 }
 
@@ -105,7 +110,7 @@ impl Arena {
         {
             let ptr = chunk.ptr + *used as u64;
             *used += size;
-            return Buffer { ptr, bytes, serial, _chunk: Some(chunk.clone()) };
+            return Buffer { ptr, bytes, serial, chunk: Some(chunk.clone()) };
         }
         // Without chunks a buffer is exactly as large as asked, so that tests see the first byte written beyond it.
         let total = if self.chunk_bytes == 0 { bytes.max(1) } else { size.max(self.chunk_bytes) };
@@ -114,7 +119,7 @@ impl Arena {
         if total > size {
             *open = Some((chunk.clone(), size, total));
         }
-        Buffer { ptr, bytes, serial, _chunk: Some(chunk) }
+        Buffer { ptr, bytes, serial, chunk: Some(chunk) }
     }
 
     fn chunk(&self, bytes: usize, failure: &Failure) -> Option<Arc<Chunk>> {

@@ -10,9 +10,11 @@ mod backward;
 pub mod compile;
 mod cublaslt;
 mod device;
+mod export;
 mod flat;
 mod gemm;
 pub mod gemm_choice;
+mod import;
 mod launch;
 mod library_product;
 mod lists;
@@ -35,7 +37,7 @@ pub use nccl::{Communicator, UniqueId};
 pub use random::Noise;
 pub use tensor::{KvCache, Matrix, Tensor, Vector};
 
-use super::{Ask, BLOCK_TOKENS, Batch, Draw, Drawn, Heads, Late, NonFinite, Ops, Place};
+use super::{Ask, BLOCK_TOKENS, Batch, Draw, Drawn, Handover, Heads, Late, NonFinite, Ops, Place};
 use crate::model::{Dtype, ModelConfig, TensorView};
 use asks::Asks;
 use device::Failure;
@@ -356,6 +358,8 @@ fn entries() -> Vec<(&'static str, &'static str, u32)> {
         ("sample", "filter_rows", 16_704),
         ("sample", "draw_tiles", 192),
         ("sample", "draw_finish", 0),
+        ("transfer", "copy_rows", 0),
+        ("transfer", "not_finite", 0),
     ];
     let gemm = gemm::VARIANTS.iter().flat_map(|v| v.kernels.map(|kernel| ("gemm", kernel, v.shared)));
     let attention = (0..2).flat_map(|kind| HEAD_DIMS.map(|dim| ("attention", attention_kernel(kind, dim), attention_shared(kind, dim))));
@@ -467,6 +471,10 @@ impl Ops for CudaOps {
 
     fn settle(&mut self) {
         self.queue.wait();
+    }
+
+    fn handover(&self) -> Option<&dyn Handover<Self>> {
+        Some(self)
     }
 
     fn kv_block_bytes(&self, layers: usize, heads: Heads) -> usize {

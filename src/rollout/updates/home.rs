@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{PushError, Source, Version};
+use super::{Files, PushError, Source, Version};
 use crate::model::{ModelError, SafetensorsFile, TensorSet};
 
 /// The weights' folder.
@@ -54,35 +54,37 @@ impl Home {
             }
             return Ok(version);
         };
+        let files = version.files()?;
         // A digest is "blake3:" and hexadecimal.
         let name = format!("v{}-{}-{store}.safetensors", version.number, version.digest.get(7..23).unwrap_or_default());
         let place = self.dir.join(&name);
-        match (received, version.tensors.only_file()) {
+        match (received, files.tensors.only_file()) {
             (Some(path), Some(_)) => {
                 File::open(path).and_then(|file| file.sync_all()).and_then(|()| std::fs::rename(path, &place)).map_err(cannot)?;
             }
             _ => {
                 let (path, file) = self.receive().map_err(cannot)?;
-                let written = version.tensors.write(&file).and_then(|()| file.sync_all()).map_err(cannot);
-                let written = written.and_then(|()| self.same_as_verified(&version, &path));
+                let written = files.tensors.write(&file).and_then(|()| file.sync_all()).map_err(cannot);
+                let written = written.and_then(|()| self.same_as_verified(files, &path));
                 let written = written.and_then(|()| std::fs::rename(&path, &place).map_err(cannot));
                 written.inspect_err(|_| drop(std::fs::remove_file(&path)))?;
             }
         }
         File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(cannot)?;
         // From here on the version is what is in its own file.
-        let tensors = TensorSet::of_checked_file(version.tensors.layout(), SafetensorsFile::open(&place)?)?;
+        let tensors = TensorSet::of_checked_file(files.tensors.layout(), SafetensorsFile::open(&place)?)?;
         if let Some(path) = received {
             let _ = std::fs::remove_file(path);
         }
-        Ok(Version { tensors, file: name, ..version })
+        let files = version.files.map(|files| Files { tensors, ..files });
+        Ok(Version { files, file: name, ..version })
     }
 
     /// Another process's file may be written over between its check and its copy.
-    fn same_as_verified(&self, version: &Version, copy: &Path) -> Result<(), PushError> {
-        let layout = version.tensors.layout();
+    fn same_as_verified(&self, files: &Files, copy: &Path) -> Result<(), PushError> {
+        let layout = files.tensors.layout();
         let digests = TensorSet::of_checked_file(layout, SafetensorsFile::open(copy)?)?.digests()?;
-        match layout.names().enumerate().find(|(i, _)| !digests.same(&version.digests, *i)) {
+        match layout.names().enumerate().find(|(i, _)| !digests.same(&files.digests, *i)) {
             None => Ok(()),
             Some((_, name)) => {
                 let problem =

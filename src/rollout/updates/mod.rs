@@ -2,7 +2,8 @@
 //!
 //! A [`Push`] goes through six steps, one push after another: its tensors are verified ([`TensorSet`]), kept in a file ([`home`]), packed
 //! beside the live weights ([`Engine::stage`]), committed in the store, waited for as the open jobs ask ([`Versions`]), and swapped in
-//! between two steps of the engine. Invariants:
+//! between two steps of the engine. Weights in another process's memory of the engine's device are packed first, by a copy within it, and
+//! verified there ([`Engine::import`]); with a store on disk they are then read back, and go on as if their file had been received. Invariants:
 //! - Until the swap the old weights serve; whatever fails before the commit leaves nothing behind.
 //! - With a store on disk a version is committed, file first, before any job is accepted for it: a restart finds what its jobs need
 //!   ([`restore`]).
@@ -15,6 +16,7 @@ mod home;
 mod start;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +31,9 @@ use super::versions::Versions;
 use crate::engine::{Engine, StageError, Swapped};
 use crate::failpoint::{self, Point};
 use crate::metrics::Metrics;
-use crate::model::{Digests, Layout, ModelError, SafetensorsFile, TensorSet};
+use crate::model::safetensors_writer::write_header;
+use crate::model::{Digests, Dtype, Layout, ModelError, SafetensorsFile, TensorSet};
+use crate::ops::handover::{DeviceId, Exported, ImportError};
 use crate::store::{Store, StoreError, WeightsRow};
 
 pub use home::Home;
@@ -62,6 +66,8 @@ pub enum Source {
     File(PathBuf),
     /// A Hugging Face folder.
     Folder(PathBuf),
+    /// Another process's memory of the engine's device; it stays as it is until the weights are staged.
+    Device(Arc<Exported>),
 }
 
 /// Why weights were not taken. The old ones serve on.
@@ -90,6 +96,27 @@ pub enum PushError {
     /// Version 0 is the model's folder.
     #[error("version 0 is what the server's model folder holds, and these tensors are others; push them under another version")]
     Zero,
+    /// What serves lies on the device alone.
+    #[error(
+        "the live version {0} came through the GPU's memory and this server keeps no files: its tensors cannot be read again; push all tensors, without base="
+    )]
+    NoFiles(u64),
+    /// The engine cannot reach that memory.
+    #[error("{field}: {problem}")]
+    NoIpc {
+        /// The field that names it.
+        field: String,
+        /// A sentence.
+        problem: String,
+    },
+    /// A field of what was announced.
+    #[error("{field}: {problem}")]
+    Field {
+        /// The field.
+        field: String,
+        /// A sentence.
+        problem: String,
+    },
     /// The base does not serve.
     #[error("base version {base} is not live, {live} is; push all tensors, or those that changed since {live} with base={live}")]
     BaseNotLive {
@@ -154,8 +181,19 @@ impl From<StageError> for PushError {
         match error {
             StageError::Fixed => PushError::Fixed,
             StageError::Model(error) => error.into(),
+            StageError::Import(error) => error.into(),
             StageError::Device(_) => PushError::Failed(error.to_string()),
             StageError::Stopped(why) => PushError::Failed(why),
+        }
+    }
+}
+
+impl From<ImportError> for PushError {
+    fn from(error: ImportError) -> Self {
+        match error {
+            ImportError::Unavailable { field, problem } => PushError::NoIpc { field, problem },
+            ImportError::Field(error) => PushError::Field { field: error.path, problem: error.problem },
+            ImportError::Tensor(error) => error.into(),
         }
     }
 }
@@ -282,16 +320,29 @@ pub enum Progress {
 pub struct Version {
     /// Its number.
     pub number: u64,
-    /// Its tensors, as they lie in files.
-    pub tensors: TensorSet,
-    /// Their digests when it was loaded.
-    pub digests: Digests,
+    /// Its tensors as they lie in files; none where it lies on the device alone.
+    files: Option<Files>,
     /// The digest of the whole.
     pub digest: String,
+    /// Digest of its announcement, where it came through the device's memory.
+    announced: Option<String>,
     /// Its file in the weights' folder; empty where it has none there.
     file: String,
     /// When it was loaded, in seconds since 1970.
     pub loaded_unix_s: f64,
+}
+
+/// Tensors in files.
+struct Files {
+    tensors: TensorSet,
+    /// Their digests when they were loaded.
+    digests: Digests,
+}
+
+impl Version {
+    fn files(&self) -> Result<&Files, PushError> {
+        self.files.as_ref().ok_or(PushError::NoFiles(self.number))
+    }
 }
 
 /// What is wrong with the version that serves, where it lies in files.
@@ -380,6 +431,26 @@ impl Updates {
         }
     }
 
+    /// The device from whose memory weights are taken, if they are.
+    pub fn ipc_device(&self) -> Option<DeviceId> {
+        let narrow = self.layout.tensors().iter().all(|tensor| tensor.dtype == Dtype::Bf16);
+        self.engine.ipc_device().filter(|_| narrow)
+    }
+
+    /// Refuses memory that the engine cannot reach: the same push may come in another way.
+    pub fn check_device(&self, exported: &Exported) -> Result<(), PushError> {
+        let none = |field: &str, problem: String| Err(PushError::NoIpc { field: field.into(), problem });
+        match (self.engine.ipc_device(), self.ipc_device()) {
+            (None, _) => Err(ImportError::no_device().into()),
+            (Some(_), None) => none("ipc", "carries BF16, and this model's files hold other types; push a file or over HTTP".into()),
+            (_, Some(own)) if own != exported.device => {
+                let problem = format!("is GPU {}, and this engine computes on GPU {own}; push a file or over HTTP", exported.device);
+                none("ipc.device", problem)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Takes new weights; resolves when they serve. Goes on when nobody waits for it any more.
     pub async fn push(self: &Arc<Self>, push: Push) -> Result<Update, PushError> {
         self.spawn(push).through.await.unwrap_or_else(|_| Err(broken()))
@@ -404,15 +475,15 @@ impl Updates {
         }
     }
 
-    fn spawn(self: &Arc<Self>, push: Push) -> Spawned {
+    fn spawn(self: &Arc<Self>, mut push: Push) -> Spawned {
         let this = self.clone();
         let (tell_staged, staged) = oneshot::channel();
         let begun = Arc::<AtomicBool>::default();
         let begins = begun.clone();
         let through = tokio::spawn(async move {
-            let (version, received) = (push.version, push.source.clone());
-            let outcome = this.push_in_turn(push, &begins, tell_staged).await;
-            if let (Source::Received(path), Err(_) | Ok(Update { unchanged: true, .. })) = (received, &outcome) {
+            let version = push.version;
+            let outcome = this.push_in_turn(&mut push, &begins, tell_staged).await;
+            if let (Source::Received(path), Err(_) | Ok(Update { unchanged: true, .. })) = (&push.source, &outcome) {
                 let _ = std::fs::remove_file(path);
             }
             this.tell(version, &outcome);
@@ -439,7 +510,7 @@ impl Updates {
 
     async fn push_in_turn(
         self: &Arc<Self>,
-        push: Push,
+        push: &mut Push,
         begins: &AtomicBool,
         tell_staged: oneshot::Sender<Staged>,
     ) -> Result<Update, PushError> {
@@ -456,12 +527,27 @@ impl Updates {
         let mut seconds = Seconds { receive: push.receive.as_secs_f64(), ..Seconds::default() };
         let live = self.live();
 
+        let (version, bytes) = (push.version, self.layout.num_bytes());
+        let mut announced = None;
+        if let Source::Device(exported) = &push.source {
+            let digest = exported.digest();
+            if version == live.number && live.announced.as_ref() == Some(&digest) {
+                return Ok(Update { version, digest: live.digest.clone(), bytes, unchanged: true, seconds });
+            }
+            announced = Some(digest);
+            let (this, exported, began) = (self.clone(), exported.clone(), Instant::now());
+            blocking(move || Ok(this.engine.import(version, &exported)?)).await?;
+            seconds.stage = began.elapsed().as_secs_f64();
+        }
         let began = Instant::now();
+        if announced.is_some() && self.store.is_durable() {
+            let this = self.clone();
+            push.source = Source::Received(blocking(move || this.read_back()).await?);
+        }
         let (this, asked, under) = (self.clone(), push.clone(), live.clone());
-        let verified = blocking(move || this.verify_push(&asked, &under)).await?;
+        let verified = blocking(move || this.verify_push(&asked, announced, &under)).await?;
         seconds.verify = began.elapsed().as_secs_f64();
-        let (version, digest) = (push.version, verified.digest.clone());
-        let bytes = self.layout.num_bytes();
+        let digest = verified.digest.clone();
         if version == live.number && digest == live.digest {
             return Ok(Update { version, digest, bytes, unchanged: true, seconds });
         }
@@ -476,7 +562,7 @@ impl Updates {
         }
 
         let began = Instant::now();
-        let (this, source) = (self.clone(), push.source);
+        let (this, source) = (self.clone(), push.source.clone());
         let kept = Arc::new(blocking(move || this.home.keep(verified, &source)).await?);
         seconds.keep = began.elapsed().as_secs_f64();
         failpoint::visit(Point::WeightsAfterFile);
@@ -492,17 +578,44 @@ impl Updates {
         Ok(Update { version, digest, bytes, unchanged: false, seconds })
     }
 
-    /// Opens and checks what was pushed.
-    fn verify_push(&self, push: &Push, live: &Version) -> Result<Version, PushError> {
-        let base = push.base.map(|_| &live.tensors);
+    /// Writes what is staged to a file, as a client would have sent it.
+    fn read_back(&self) -> Result<PathBuf, PushError> {
+        let cannot = |error: std::io::Error| PushError::keep(self.home.dir(), &error);
+        let (path, file) = self.home.receive().map_err(cannot)?;
+        let write = || -> Result<(), PushError> {
+            let mut out = BufWriter::new(file);
+            let header = self.layout.tensors().iter().map(|tensor| (tensor.name.as_str(), tensor.dtype, tensor.shape.as_slice()));
+            write_header(&mut out, header).map_err(cannot)?;
+            for name in self.layout.names() {
+                out.write_all(&self.engine.staged_tensor(name)?).map_err(cannot)?;
+            }
+            out.flush().map_err(cannot)
+        };
+        match write() {
+            Ok(()) => Ok(path),
+            Err(error) => {
+                let _ = std::fs::remove_file(path);
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens and checks what was pushed; `announced` is staged already.
+    fn verify_push(&self, push: &Push, announced: Option<String>, live: &Version) -> Result<Version, PushError> {
+        let base = push.base.map(|_| live.files()).transpose()?;
+        let from = base.map(|files| &files.tensors);
         let tensors = match &push.source {
-            Source::Received(path) | Source::File(path) => TensorSet::of_file(&self.layout, SafetensorsFile::open(path)?, base)?,
+            Source::Device(exported) => {
+                let (number, digest) = (push.version, exported.digest());
+                return Ok(Version { number, files: None, digest, announced, file: String::new(), loaded_unix_s: unix_now() });
+            }
+            Source::Received(path) | Source::File(path) => TensorSet::of_file(&self.layout, SafetensorsFile::open(path)?, from)?,
             Source::Folder(dir) => TensorSet::of_folder(&self.layout, dir)?,
         };
         let digests = tensors.digests()?;
-        if base.is_some() {
+        if let Some(base) = base {
             // What was mapped from another process's file may have been written over since.
-            let changed = |(i, _): &(usize, &str)| tensors.is_from_base(*i) && !digests.same(&live.digests, *i);
+            let changed = |(i, _): &(usize, &str)| tensors.is_from_base(*i) && !digests.same(&base.digests, *i);
             if let Some((_, name)) = self.layout.names().enumerate().find(changed) {
                 let problem = format!(
                     "tensor `{name}` of the live version {} is no longer what was pushed: its file was written over; push all tensors",
@@ -512,21 +625,24 @@ impl Updates {
             }
         }
         let digest = tensors.digest(&digests);
-        Ok(Version { number: push.version, tensors, digests, digest, file: String::new(), loaded_unix_s: unix_now() })
+        let files = Some(Files { tensors, digests });
+        Ok(Version { number: push.version, files, digest, announced, file: String::new(), loaded_unix_s: unix_now() })
     }
 
     /// Packs a version beside the one that serves.
     async fn pack(self: &Arc<Self>, version: &Arc<Version>, seconds: &mut Seconds) -> Result<(), PushError> {
         let began = Instant::now();
         let (this, packed) = (self.clone(), version.clone());
-        blocking(move || Ok(this.engine.stage(packed.number, &packed.tensors)?)).await?;
+        blocking(move || Ok(this.engine.stage(packed.number, &packed.files()?.tensors)?)).await?;
         seconds.stage = began.elapsed().as_secs_f64();
         Ok(())
     }
 
-    /// Packs a version and commits it.
+    /// Packs a version that is not packed yet, and commits it.
     async fn stage(self: &Arc<Self>, version: &Arc<Version>, seconds: &mut Seconds) -> Result<(), PushError> {
-        self.pack(version, seconds).await?;
+        if version.announced.is_none() {
+            self.pack(version, seconds).await?;
+        }
         if self.store.is_durable() {
             let began = Instant::now();
             let Version { number, digest, file, .. } = &**version;
@@ -586,9 +702,10 @@ impl Updates {
     pub async fn verify(&self) -> Result<(Arc<Version>, Verified), PushError> {
         let live = self.live();
         blocking(move || {
-            let digests = live.tensors.digests()?;
-            let differs = |(i, name): (usize, &str)| (!digests.same(&live.digests, i)).then(|| name.to_owned());
-            let changed = live.tensors.layout().names().enumerate().filter_map(differs).collect();
+            let files = live.files()?;
+            let digests = files.tensors.digests()?;
+            let differs = |(i, name): (usize, &str)| (!digests.same(&files.digests, i)).then(|| name.to_owned());
+            let changed = files.tensors.layout().names().enumerate().filter_map(differs).collect();
             Ok((live, Verified { digests, changed }))
         })
         .await

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::Deserialize;
 
-use super::{Home, PushError, Seconds, Update, Updates, Version, is_of, is_version, lock};
+use super::{Files, Home, PushError, Seconds, Update, Updates, Version, is_of, is_version, lock};
 use crate::engine::Engine;
 use crate::metrics::Metrics;
 use crate::model::TensorSet;
@@ -75,7 +75,7 @@ impl Updates {
         let live = queue.pop_front().unwrap_or_else(|| zero.clone());
         let versions = Versions::new(live.number, &live.digest);
         if live.digest != zero.digest || live.number != 0 {
-            engine.stage(live.number, &live.tensors).map_err(PushError::from)?;
+            engine.stage(live.number, &live.files()?.tensors).map_err(PushError::from)?;
             let swapping = engine.swap().map_err(PushError::from)?;
             // In a thread of its own, since this one may belong to a runtime; what is staged next must not replace this.
             let swapped = std::thread::spawn(move || swapping.blocking_recv().is_ok()).join();
@@ -86,7 +86,7 @@ impl Updates {
         }
         // The first of the others is staged at once, so that a job may be accepted for it; the rest follow in their turn.
         if let Some(next) = queue.front() {
-            engine.stage(next.number, &next.tensors).map_err(PushError::from)?;
+            engine.stage(next.number, &next.files()?.tensors).map_err(PushError::from)?;
             versions.stage(next.number, &next.digest);
         }
         queue.iter().skip(1).for_each(|version| versions.expect(version.number, &version.digest));
@@ -142,12 +142,12 @@ impl Updates {
 fn version(number: u64, tensors: TensorSet, file: String) -> Result<Version, PushError> {
     let digests = tensors.digests()?;
     let digest = tensors.digest(&digests);
-    Ok(Version { number, tensors, digests, digest, file, loaded_unix_s: unix_now() })
+    Ok(Version { number, files: Some(Files { tensors, digests }), digest, announced: None, file, loaded_unix_s: unix_now() })
 }
 
 /// Reads a committed version and holds it against its digest.
 fn load(home: &Home, zero: &Version, row: &WeightsRow) -> Result<Version, PushError> {
-    let tensors = TensorSet::of_file(zero.tensors.layout(), home.open(&row.file)?, None)?;
+    let tensors = TensorSet::of_file(zero.files()?.tensors.layout(), home.open(&row.file)?, None)?;
     let version = version(row.version, tensors, row.file.clone())?;
     match version.digest == row.digest {
         true => Ok(version),

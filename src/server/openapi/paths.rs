@@ -230,9 +230,11 @@ pub(super) fn operation(method: &str, path: &str, limits: &Limits) -> Option<Val
             op = operation_of(
                 "loadWeights",
                 "weights",
-                "New weights from files of the server's machine",
+                "New weights from files or GPU memory of the server's machine",
                 "`dir` is a Hugging Face folder, `file` one safetensors file, under one of the server's `weights.roots`. A file in shared memory is \
-                 mapped and packed where it is: nothing is copied on the way. It must not be written over while it serves; write a new file.",
+                 mapped and packed where it is: nothing is copied on the way. It must not be written over while it serves; write a new file. `ipc` \
+                 is memory of the engine's own GPU: it is copied there and the copy is checked there, and read back only to be written to the disk \
+                 where the server has a store on disk.",
             );
             op["requestBody"] = body("WeightsRequest");
             update_answers(&mut op);
@@ -247,6 +249,7 @@ pub(super) fn operation(method: &str, path: &str, limits: &Limits) -> Option<Val
         ("POST", "/v1/weights/verify") => {
             op = operation_of("verifyWeights", "weights", "Digests of what serves", "Reads the files of the live version again.");
             op["responses"]["200"] = ok("The digest of each tensor.", "WeightsVerified");
+            op["responses"]["409"] = refusal("Conflict");
             op["responses"]["422"] = refusal("BadWeights");
             op["responses"]["501"] = refusal("NotSupported");
             op["responses"]["503"] = refusal("NotReady");
@@ -310,14 +313,14 @@ pub(super) fn responses() -> Value {
     unauthorized["headers"] = json!({"WWW-Authenticate": {"schema": {"type": "string"}}});
     json!({
         "BadJson": error("`invalid_json`: the body is no JSON; `param` says where, if that is known. `truncated`: it broke off."),
-        "BadWeights": error("`invalid_weights`: `param` is the tensor that is missing, unknown, misshapen, of a wrong type, or not finite. `invalid_request`: a field or parameter. `digest_mismatch`: the body is not what was announced."),
+        "BadWeights": error("`invalid_weights`: `param` is the tensor that is missing, unknown, misshapen, of a wrong type, or not finite. `invalid_request`: a field or parameter. `digest_mismatch`: the body is not what was announced. `ipc_unavailable`: the engine cannot reach that memory; push in another way."),
         "NotSupported": error("`not_supported`: this server's engine takes no new weights."),
         "BadId": error("`invalid_request`: the id in the path is not UTF-8."),
         "Unauthorized": unauthorized,
         "Forbidden": error("`forbidden`: the data token where the admin token is needed, or a path outside of `weights.roots`."),
         "NotFound": error("`not_found`: there is no such job."),
         "Timeout": error("`timeout`: the body did not arrive in time."),
-        "Conflict": error("`conflict`: the id belongs to another request; or the version of the weights is not there, or is there with other tensors, or is not above the live one."),
+        "Conflict": error("`conflict`: the id belongs to another request; or the version of the weights is not there, or is there with other tensors, or is not above the live one, or came over `ipc` to a server that keeps no files, so that nothing can be read from it again."),
         "TooLarge": error("`too_large`: the body is larger than the server's limit."),
         "NotJson": error("`unsupported_media_type`: the content type is not JSON."),
         "Invalid": error("`invalid_request`: `param` is the path of the field that cannot be used, such as `prompts[3].reward.answer`."),

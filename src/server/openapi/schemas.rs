@@ -290,7 +290,8 @@ fn jobs() -> Value {
 fn weights() -> Value {
     let version = |description: &str| whole(0, u64::MAX, description);
     let seconds = json!({"type": "number", "minimum": 0});
-    let digest = || json!({"type": "string", "pattern": "^blake3:[0-9a-f]{64}$", "description": "BLAKE3 over names, types, shapes and bytes of all tensors."});
+    let digest = || json!({"type": "string", "pattern": "^(blake3|card):[0-9a-f]{64}$", "description": "BLAKE3 over names, types, shapes and bytes of all tensors; `card:` and that of the announcement where they came over `ipc` to a server without a store on disk."});
+    let hex = |bytes: usize, description: &str| json!({"type": "string", "pattern": format!("^[0-9a-fA-F]{{{}}}$", 2 * bytes), "description": description});
     let bytes = || json!({"type": "integer", "minimum": 0, "description": "Bytes of all tensors."});
     let steps = ["receive", "verify", "keep", "stage", "commit", "wait", "swap", "pause"];
     let steps: Map<String, Value> = steps.into_iter().map(|step| (step.to_owned(), seconds.clone())).collect();
@@ -299,10 +300,21 @@ fn weights() -> Value {
             "version": version("The new version; above the live one."),
             "dir": nullable(json!({"type": "string", "description": "Absolute path of a Hugging Face folder."})),
             "file": nullable(json!({"type": "string", "description": "Absolute path of a safetensors file."})),
+            "ipc": nullable(taken(&["device", "handles", "tensors"], json!({
+                "device": hex(16, "UUID of the GPU: the one that GET /v1/weights names."),
+                "handles": list(hex(64, "A CUipcMemHandle."), "Of allocations of the sender's."),
+                "tensors": list(taken(&["name", "shape", "handle", "offset", "stride", "hash"], json!({
+                    "name": {"type": "string"}, "shape": list(json!({"type": "integer", "minimum": 0}), "Sizes."),
+                    "handle": whole(0, u32::MAX.into(), "Index into `handles`."),
+                    "offset": whole(0, u64::MAX, "Bytes from the beginning of that memory; even."),
+                    "stride": whole(0, u32::MAX.into(), "Values from one row to the next."),
+                    "hash": hex(16, "Two sums mod 2^64 over the 32-bit words w_i of the rows without padding, of the finalizer of SplitMix64 of w_i + (i << 32) + seed; the seeds are 0x9e3779b97f4a7c15 and 0xd1b54a32d192ed03.")
+                }), "Rows of BF16, [product of the shape / last, last]."), "Every tensor of the model.")
+            }), "Weights in the sender's memory of the engine's GPU. The sender leaves them as they are until they are staged.")),
             "base": nullable(version("The live version, from which tensors are taken that `file` does not hold.")),
             "rollback": {"type": "boolean", "default": false, "description": "A version that is not above the live one is meant."},
             "async": {"type": "boolean", "default": false, "description": "Answer 202 when the weights are staged and wait for open jobs alone, or are behind a push that does; GET tells the rest."}
-        }), "Weights in files of the server's machine."), "oneOf", json!([{"required": ["dir"]}, {"required": ["file"]}])),
+        }), "Weights in files or in GPU memory of the server's machine."), "oneOf", json!([{"required": ["dir"]}, {"required": ["file"]}, {"required": ["ipc"]}])),
         "WeightsUpdate": whole_object(json!({
             "version": version("What serves."), "digest": digest(), "bytes": bytes(),
             "unchanged": {"type": "boolean", "description": "It served already: nothing was done."},
@@ -317,7 +329,8 @@ fn weights() -> Value {
             "loaded_unix_s": seconds,
             "staged": nullable(version("What waits for open jobs.")),
             "needed": nullable(version("What open jobs wait for and is not there.")),
-            "last": {"type": ["object", "null"], "description": "How the last push went: `state` is staging, waiting, done or failed."}
+            "last": {"type": ["object", "null"], "description": "How the last push went: `state` is staging, waiting, done or failed."},
+            "ipc": nullable(hex(16, "UUID of the GPU from whose memory weights are taken over `ipc`; null where they are not."))
         }), "The weights."),
         "WeightsVerified": whole_object(json!({
             "version": version("What serves."), "digest": digest(),

@@ -1,4 +1,5 @@
-//! `/v1/weights`: what serves, new weights over HTTP or from files of this machine, and the digests of what is loaded.
+//! `/v1/weights`: what serves, new weights over HTTP, from files of this machine or from another process's memory of the GPU, and the digests of
+//! what is loaded.
 
 mod receive;
 mod refuse;
@@ -18,6 +19,7 @@ use super::error::ApiError;
 use super::json::{json, parse, read_body};
 use crate::field::Object;
 use crate::model::tensor_set::TensorSpec;
+use crate::ops::handover::{DeviceId, Exported};
 use crate::rollout::Updates;
 use crate::rollout::updates::{Progress, Push, Pushed, Source, Version};
 
@@ -98,6 +100,7 @@ struct Written {
     version: u64,
     dir: Option<String>,
     file: Option<String>,
+    ipc: Option<Exported>,
     base: Option<u64>,
     #[serde(default)]
     rollback: bool,
@@ -105,17 +108,29 @@ struct Written {
     detached: bool,
 }
 
-/// `POST /v1/weights`: a folder or a file of this machine, under one of `weights.roots`.
+/// `POST /v1/weights`: a folder or a file of this machine, under one of `weights.roots`, or another process's memory of the engine's GPU.
 pub async fn post(State(state): State<AppState>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let body = read_body(&headers, body, state.limits.max_body_bytes, state.limits.body_deadline()).await?;
     let Object(written): Object<Written> = parse(&body)?;
     let updates = updates(&state)?;
     let query = Query { version: written.version, base: written.base, rollback: written.rollback, detached: written.detached };
-    let source = match (written.dir, written.file) {
-        (Some(dir), None) if query.base.is_none() => Source::Folder(roots::folder(&state.weight_roots, &dir)?),
-        (Some(_), None) => return Err(ApiError::field("base", "goes with `file` alone: a folder holds all tensors; leave it out")),
-        (None, Some(file)) => Source::File(roots::file(&state.weight_roots, "file", &file)?),
-        _ => return Err(ApiError::field("", "must name either dir, a Hugging Face folder, or file, a safetensors file")),
+    let source = match (written.dir, written.file, written.ipc) {
+        (Some(_), None, None) | (None, None, Some(_)) if query.base.is_some() => {
+            return Err(ApiError::field("base", "goes with `file` alone: a folder and a GPU's memory hold all tensors; leave it out"));
+        }
+        (Some(dir), None, None) => Source::Folder(roots::folder(&state.weight_roots, &dir)?),
+        (None, Some(file), None) => Source::File(roots::file(&state.weight_roots, "file", &file)?),
+        (None, None, Some(_)) if query.version == 0 => {
+            return Err(ApiError::field("version", "is 0, which is what the server's model folder holds; give a higher one with ipc"));
+        }
+        (None, None, Some(exported)) => {
+            updates.check_device(&exported)?;
+            Source::Device(Arc::new(exported))
+        }
+        _ => {
+            let problem = "must name one of dir, a Hugging Face folder, file, a safetensors file, and ipc, memory of the engine's GPU";
+            return Err(ApiError::field("", problem));
+        }
     };
     updates.check(query.version, query.base, query.rollback)?;
     finish(&state, updates, query, query.push(source, Duration::ZERO)).await
@@ -150,6 +165,7 @@ pub(super) struct Status {
     staged: Option<u64>,
     needed: Option<u64>,
     last: Option<Progress>,
+    ipc: Option<DeviceId>,
 }
 
 impl Status {
@@ -164,6 +180,7 @@ impl Status {
             staged: updates.versions().staged(),
             needed: updates.versions().needed(),
             last: updates.last(),
+            ipc: updates.ipc_device(),
         }
     }
 }

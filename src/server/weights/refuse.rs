@@ -11,6 +11,11 @@ impl From<PushError> for ApiError {
         match &error {
             PushError::Stale { .. } | PushError::Conflict { .. } | PushError::Zero => conflict("version"),
             PushError::BaseNotLive { .. } => conflict("base"),
+            PushError::NoFiles(_) => conflict(""),
+            PushError::NoIpc { field, .. } => {
+                ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "ipc_unavailable", error.to_string()).about(field.clone())
+            }
+            PushError::Field { field, problem } => ApiError::field(field.clone(), problem),
             PushError::Bad { tensor, .. } => {
                 let refusal = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_weights", error.to_string());
                 refusal.about(tensor.clone().unwrap_or_default())

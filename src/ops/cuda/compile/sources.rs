@@ -22,7 +22,7 @@ macro_rules! file {
 }
 
 /// Every family, the ones that take longest to compile first: whoever compiles several at a time is done soonest that way.
-pub const FAMILIES: [Family; 16] = [
+pub const FAMILIES: [Family; 17] = [
     Family { name: "attention_backward", source: file!("attention_backward.cu") },
     Family { name: "attention", source: file!("attention.cu") },
     Family { name: "gemm_backward", source: file!("gemm_backward.cu") },
@@ -39,6 +39,7 @@ pub const FAMILIES: [Family; 16] = [
     Family { name: "act_backward", source: file!("act_backward.cu") },
     Family { name: "rope_backward", source: file!("rope_backward.cu") },
     Family { name: "embed_backward", source: file!("embed_backward.cu") },
+    Family { name: "transfer", source: file!("transfer.cu") },
 ];
 
 /// What the sources include, under the names by which they do.
