@@ -3,6 +3,10 @@
 use std::path::Path;
 
 use super::WriteError;
+use crate::model::params::{Params, Rounded};
+use crate::model::{Checkpoint, Dtype, ModelConfig, ModelError, TensorView};
+use crate::trainer::checkpoint::file_bytes;
+use crate::trainer::learner::ServingTensor;
 
 /// Files of the folder, each with its contents.
 pub const FILES: [(&str, &[u8]); 6] = [
@@ -25,4 +29,26 @@ pub fn write_to(dir: &Path) -> Result<(), WriteError> {
         std::fs::write(&part, contents).and_then(|()| std::fs::rename(&part, &path)).map_err(WriteError::at(&path))?;
     }
     Ok(())
+}
+
+/// Rounds the weights of the folder once, to BF16.
+pub fn round_to_bf16(dir: &Path) -> Result<(), RoundError> {
+    let config = ModelConfig::from_json(CONFIG)?;
+    let params = Params::from_source(&config, &Checkpoint::open(dir, &config)?)?;
+    let tensor = |view: TensorView<'_>| ServingTensor { name: view.name.to_owned(), shape: view.shape.clone(), bytes: view.bytes.to_vec() };
+    let rounded: Vec<ServingTensor> = Rounded::new(&params, Dtype::Bf16).tensors().map(tensor).collect();
+    let (path, part) = (dir.join("model.safetensors"), dir.join(".model.safetensors.part"));
+    let written = std::fs::write(&part, file_bytes(&rounded, Dtype::Bf16)).and_then(|()| std::fs::rename(&part, &path));
+    Ok(written.map_err(WriteError::at(&path))?)
+}
+
+/// Why the weights cannot be rounded.
+#[derive(Debug, thiserror::Error)]
+pub enum RoundError {
+    /// The folder.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The file.
+    #[error(transparent)]
+    Write(#[from] WriteError),
 }

@@ -9,7 +9,7 @@ use crate::commands::open::default_threads;
 use crate::model::backward::{Recompute, Training};
 use crate::model::params::Params;
 use crate::model::weights::heads;
-use crate::model::{Dtype, ModelConfig, TensorSource};
+use crate::model::{ModelConfig, TensorSource};
 use crate::ops::cpu::CpuOps;
 use crate::ops::cuda::compile::{KernelOptions, kernels_for};
 use crate::ops::cuda::{Communicator, CudaOps, CudaSettings, Device, Unavailable, UniqueId};
@@ -66,14 +66,9 @@ impl Backend {
         matches!(self, Backend::Cuda(_))
     }
 
-    /// Why the device cannot hold serving weights of this type, or has no kernels for the model.
-    pub fn refuses(&self, config: &ModelConfig, dtype: Dtype) -> Option<String> {
+    /// Why the device has no kernels for the model.
+    pub fn refuses(&self, config: &ModelConfig) -> Option<String> {
         let Backend::Cuda(ops) = self else { return None };
-        if dtype != Dtype::Bf16 {
-            return Some(format!(
-                "model.serving_dtype is {dtype}, and a GPU computes with BF16 weights: leave it out, or set model.device = \"cpu\""
-            ));
-        }
         ops.refuses(heads(config)).map(|reason| format!("model.device: {reason}"))
     }
 

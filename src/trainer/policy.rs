@@ -48,7 +48,9 @@ pub struct Policy {
     backend: Backend,
     /// Its configuration.
     pub config: ModelConfig,
+    /// Type of the weights that serve, and of the file that is pushed.
     dtype: Dtype,
+    pushed: Dtype,
     dir: PathBuf,
     /// Backend and kernels.
     pub numerics_id: String,
@@ -86,10 +88,12 @@ impl Policy {
         let checkpoint = Checkpoint::open(&dir, &config)?;
         checkpoint.verify_finite()?;
         let stored = checkpoint.tensors().next().transpose()?.map_or(Dtype::F32, |tensor| tensor.dtype);
-        // A CPU widens f16: weights that are trained are f32 or bf16. A GPU computes with bf16 whatever the folder holds.
-        let usual = if stored == Dtype::Bf16 || backend.is_cuda() { Dtype::Bf16 } else { Dtype::F32 };
-        let dtype = settings.serving_dtype().unwrap_or(usual);
-        if let Some(reason) = backend.refuses(&config, dtype) {
+        // A CPU widens f16: weights that are trained are f32 or bf16. A GPU computes with bf16 whatever the folder holds, and an f32 file then holds
+        // these numbers.
+        let usual = if stored == Dtype::Bf16 { Dtype::Bf16 } else { Dtype::F32 };
+        let pushed = settings.serving_dtype().unwrap_or(usual);
+        let dtype = if backend.is_cuda() { Dtype::Bf16 } else { pushed };
+        if let Some(reason) = backend.refuses(&config) {
             return Err(PolicyError::Setting(reason));
         }
         if let Some(need) = backend.check_memory(&config, settings, settings.wants_reference()).map_err(PolicyError::Setting)? {
@@ -118,7 +122,7 @@ impl Policy {
             false => None,
         };
         let (parts, micro_batch_tokens) = (settings.update.parts, settings.update.micro_batch_tokens);
-        Ok(Policy { learner, backend, config, dtype, dir, numerics_id, reference, parts, micro_batch_tokens, ranks: None })
+        Ok(Policy { learner, backend, config, dtype, pushed, dir, numerics_id, reference, parts, micro_batch_tokens, ranks: None })
     }
 
     /// Where it computes.
@@ -218,7 +222,14 @@ impl Policy {
 
     /// The serving weights as one safetensors file: what is pushed.
     pub fn weights(&mut self) -> Result<Vec<u8>, TrainingError> {
-        Ok(file_bytes(&self.learner.weights()?, self.dtype))
+        let mut tensors = self.learner.weights()?;
+        if self.pushed == Dtype::F32 && self.dtype == Dtype::Bf16 {
+            // Widening is exact: the high half of an f32.
+            tensors
+                .iter_mut()
+                .for_each(|t| t.bytes = t.bytes.as_chunks::<2>().0.iter().flat_map(|[low, high]| [0, 0, *low, *high]).collect());
+        }
+        Ok(file_bytes(&tensors, self.pushed))
     }
 
     /// First digits of a digest of the serving weights: of their hashes where they are on a GPU, else of the file. It does not depend on how they get

@@ -143,7 +143,8 @@ impl Server {
 pub struct Model {
     /// Hugging Face folder that the run starts from; the server must serve the same one.
     pub dir: PathBuf,
-    /// Type of the weights that are pushed: "F32" or "BF16". The master weights are always f32. Empty: that of the folder, on a GPU BF16.
+    /// Type of the weights that are pushed: "F32" or "BF16". The master weights are always f32. Empty: that of the folder. A GPU
+    /// computes with BF16 whichever it is; an F32 file then holds those numbers.
     pub serving_dtype: String,
     /// What computes: "auto" (the first GPU that can be used, else the CPU), "cpu", "cuda" or "cuda:N".
     pub device: String,

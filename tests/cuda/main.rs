@@ -7,6 +7,7 @@
 mod assets;
 mod backward;
 mod compile;
+mod demo;
 mod driver;
 mod emulator;
 mod engine;
@@ -39,6 +40,7 @@ fn main() {
         ops::trials(),
         backward::trials(),
         training::trials(),
+        demo::trials(),
         ranks::trials(),
         engine::trials(),
         faults::trials(),

@@ -192,7 +192,7 @@ fn rollouts() {
             lr: 1e-3,
             steps: 2,
             samples: 0,
-            samples_per_step: 64,
+            samples_per_step: 192,
             prompts_per_step: 0,
             eval_every: 0,
             mix: Mix::TRAIN,
@@ -212,7 +212,7 @@ fn rollouts() {
         let mut settings = plan.settings(&format!("http://127.0.0.1:{port}"));
         on_the_card(&mut settings);
         in_parts(&mut settings, 2, ranks);
-        settings.update.mini_batch_groups = 3;
+        settings.update.mini_batch_groups = 1;
         settings.loss.kl = Some(Kl { estimator: Estimator::K3, coefficient: 0.05 });
         std::fs::write(dir.path().join("train.toml"), toml::to_string(&settings).unwrap()).unwrap();
         let port = port.to_string();

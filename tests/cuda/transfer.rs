@@ -212,7 +212,11 @@ fn refused() {
     };
     check("hash", &|e| e.tensors[place].hash.0[3] ^= 1, &|e| tensor(e, "hash"));
     check("missing", &|e| drop(e.tensors.remove(place)), &|e| tensor(e, "is missing"));
-    check("shape", &|e| e.tensors[place].shape.reverse(), &|e| tensor(e, "has shape"));
+    let turned = |e: &mut Exported| {
+        e.tensors[place].shape.reverse();
+        e.tensors[place].stride = e.tensors[place].shape[1];
+    };
+    check("shape", &turned, &|e| tensor(e, "has shape"));
     check("unknown", &|e| e.tensors[place].name += "x", &|e| tensor(e, "is missing"));
     check("handle", &|e| e.tensors[place].handle = 1000, &|e| field(e, "handle"));
     check("odd", &|e| e.tensors[place].offset += 1, &|e| field(e, "offset"));

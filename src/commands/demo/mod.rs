@@ -20,6 +20,7 @@ use view::{Seen, View};
 
 use crate::commands::device::DeviceChoice;
 use crate::demo::WriteError;
+use crate::demo::model::RoundError;
 use crate::demo::task::Mix;
 use crate::demo::warm::{self, WarmError};
 use crate::trainer::report;
@@ -87,6 +88,9 @@ pub enum DemoError {
     /// A file.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// The model.
+    #[error(transparent)]
+    Round(#[from] RoundError),
     /// The warm-up's files.
     #[error(transparent)]
     Warm(#[from] WarmError),

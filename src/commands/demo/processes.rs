@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::ops::cuda::compile::{KERNELS_VARIABLE, NVRTC_VARIABLE};
+
 /// How long a process may take to end after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -24,9 +26,10 @@ impl Process {
         let out = File::create(log)?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(arguments).stdin(Stdio::null()).stderr(out.try_clone()?).stdout(out);
-        // The demonstration's processes have no secrets and no settings from outside.
+        // The demonstration's processes have no secrets and no settings from outside, but for where a GPU's kernels come from.
         for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("ADAROLL_") {
+            let is_ours = name.to_string_lossy().starts_with("ADAROLL_");
+            if is_ours && name != KERNELS_VARIABLE && name != NVRTC_VARIABLE {
                 command.env_remove(name);
             }
         }

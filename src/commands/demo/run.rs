@@ -68,8 +68,7 @@ impl Plan {
         s.server.url = url.to_owned();
         s.server.patience_s = 60;
         s.model.dir = self.dir.join("model");
-        // A GPU computes with BF16.
-        s.model.serving_dtype = if self.device == DeviceChoice::Cpu { "F32".into() } else { String::new() };
+        s.model.serving_dtype = if self.device == DeviceChoice::Cpu { "F32".into() } else { "BF16".into() };
         s.model.device = self.device.to_string();
         s.model.threads = self.threads;
         s.data.path = self.dir.join("train.jsonl");
@@ -92,7 +91,12 @@ impl Plan {
     /// Writes model and data.
     pub fn prepare(&self) -> Result<(), DemoError> {
         std::fs::create_dir_all(&self.dir).map_err(|e| DemoError::io(&self.dir, e))?;
-        crate::demo::model::write_to(&self.dir.join("model"))?;
+        let model = self.dir.join("model");
+        crate::demo::model::write_to(&model)?;
+        if self.device != DeviceChoice::Cpu {
+            // A GPU computes with BF16: so that server and trainer hand the very bytes to each other, the folder holds it too.
+            crate::demo::model::round_to_bf16(&model)?;
+        }
         let stream = Stream::new(self.seed, self.mix);
         let lines = (0..prompts(self)).map(|i| prompt_line(&stream.prompt(i), Form::TokenIds));
         data::write(&self.dir.join("train.jsonl"), lines)?;
