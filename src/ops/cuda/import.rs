@@ -139,6 +139,9 @@ impl Handover<CudaOps> for CudaOps {
         let sums = self.sums(&staged);
         self.queue.wait();
         drop(opened);
+        if self.queue.failure.is_set() {
+            return Err(ImportError::unavailable("ipc", "the engine's GPU has failed, and gives no more results; restart the server"));
+        }
         for ((p, tensor), sums) in placed.iter().zip(&announced).zip(sums) {
             if sums.hash != tensor.hash {
                 let problem = format!(

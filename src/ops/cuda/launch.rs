@@ -128,6 +128,11 @@ pub(super) struct Queue {
 }
 
 impl Queue {
+    /// Whether the card has not failed. Its context belongs to the calling thread from now on: a backend may be moved from thread to thread.
+    fn is_well(&self) -> bool {
+        !self.failure.is_set() && self.failure.note("its context was bound", self.stream.context().bind_to_thread()).is_some()
+    }
+
     /// Starts a kernel. Nothing happens where the card has failed, or the grid is empty.
     ///
     /// # Safety
@@ -141,7 +146,7 @@ impl Queue {
         mut args: [Arg; N],
     ) {
         const { assert!(N <= MOST_ARGS) };
-        if self.failure.is_set() || grid.0 == 0 || grid.1 == 0 || grid.2 == 0 {
+        if grid.0 == 0 || grid.1 == 0 || grid.2 == 0 || !self.is_well() {
             return;
         }
         let Some(&Loaded { function, shared }) = self.kernels.entries.get(kernel) else {
@@ -162,7 +167,7 @@ impl Queue {
     /// # Safety
     /// `from` stays and does not change until an event recorded after this call has come; `to` is memory of the card.
     pub(super) unsafe fn upload(&self, to: u64, from: &[u8]) {
-        if !self.failure.is_set() && !from.is_empty() {
+        if !from.is_empty() && self.is_well() {
             // SAFETY: the caller's.
             self.failure.note("a list was copied to it", unsafe { result::memcpy_htod_async(to, from, self.stream.cu_stream()) });
         }
@@ -193,7 +198,7 @@ impl Queue {
     /// # Safety
     /// `to` stays, and is not touched until an event recorded after this call has come; `from` is memory of the card.
     pub(super) unsafe fn download(&self, to: &mut [u8], from: u64) {
-        if !self.failure.is_set() && !to.is_empty() {
+        if !to.is_empty() && self.is_well() {
             // SAFETY: the caller's.
             self.failure.note("results were copied from it", unsafe { result::memcpy_dtoh_async(to, from, self.stream.cu_stream()) });
         }
@@ -204,7 +209,7 @@ impl Queue {
     /// # Safety
     /// It is memory of the card of at least this size, and stays until then.
     pub(super) unsafe fn clear(&self, at: u64, bytes: usize) {
-        if !self.failure.is_set() && bytes > 0 {
+        if bytes > 0 && self.is_well() {
             // SAFETY: the caller's.
             self.failure.note("memory was cleared", unsafe { result::memset_d8_async(at, 0, bytes, self.stream.cu_stream()) });
         }
@@ -215,7 +220,7 @@ impl Queue {
     /// # Safety
     /// Both are memory of the card of at least this size, and stay until then.
     pub(super) unsafe fn copy(&self, to: u64, from: u64, bytes: usize) {
-        if !self.failure.is_set() && bytes > 0 {
+        if bytes > 0 && self.is_well() {
             // SAFETY: the caller's.
             self.failure.note("memory was copied", unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream.cu_stream()) });
         }
@@ -223,7 +228,7 @@ impl Queue {
 
     /// Waits for everything that was started here.
     pub(super) fn wait(&self) {
-        if !self.failure.is_set() {
+        if self.is_well() {
             self.failure.note("its work was waited for", self.stream.synchronize());
         }
     }
