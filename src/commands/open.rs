@@ -118,7 +118,7 @@ fn cuda(dir: &Path, ordinal: usize, options: &EngineOptions) -> Result<Result<(C
 }
 
 /// The matrix products of a model's steps.
-pub(super) fn products(config: &ModelConfig, settings: &EngineSettings) -> [Products; 5] {
+pub(crate) fn products(config: &ModelConfig, settings: &EngineSettings) -> [Products; 5] {
     let heads = heads(config);
     let (hidden, wide) = (config.hidden_size, config.intermediate_size);
     let rows = if settings.max_batch_tokens == 0 { BATCH_TOKENS.1 } else { settings.max_batch_tokens };

@@ -5,22 +5,23 @@ use std::path::Path;
 use super::learner::{Learn, Learner, Plan, PolicyError, Score};
 use super::settings;
 use crate::commands::device::DeviceChoice;
-use crate::commands::open::default_threads;
+use crate::commands::open::{default_threads, products};
+use crate::engine::EngineSettings;
 use crate::model::backward::{Recompute, Training};
 use crate::model::params::Params;
 use crate::model::weights::heads;
 use crate::model::{ModelConfig, TensorSource};
 use crate::ops::cpu::CpuOps;
 use crate::ops::cuda::compile::{KernelOptions, kernels_for};
-use crate::ops::cuda::{Communicator, CudaOps, CudaSettings, Device, Unavailable, UniqueId};
+use crate::ops::cuda::{Communicator, CudaOps, CudaSettings, Device, GemmChoice, Unavailable, UniqueId};
 use crate::ops::{Ops, TrainOps};
 
 /// A device that models are trained on.
 pub enum Backend {
     /// The CPU, with so many threads.
     Cpu(usize),
-    /// A GPU. Every model gets operations of its own out of these, with the same kernels.
-    Cuda(Box<CudaOps>),
+    /// A GPU. Every model gets operations of its own out of these, with the same kernels; and what multiplies on its way forward.
+    Cuda(Box<CudaOps>, GemmChoice),
 }
 
 impl Backend {
@@ -28,15 +29,16 @@ impl Backend {
     pub fn open(settings: &settings::Model) -> Result<Backend, String> {
         let threads = if settings.threads == 0 { default_threads() } else { settings.threads };
         let choice: DeviceChoice = settings.device.parse().map_err(|problem| format!("model.device: {problem}"))?;
+        let gemm: GemmChoice = settings.gemm.parse().map_err(|problem| format!("model.gemm: {problem}"))?;
         let cuda = |ordinal| Device::open(ordinal).and_then(|device| cuda_on(&device, &settings.kernels));
         match choice {
             DeviceChoice::Cpu => Ok(Backend::Cpu(threads)),
             DeviceChoice::Cuda(ordinal) => match cuda(ordinal) {
-                Ok(ops) => Ok(Backend::Cuda(Box::new(ops))),
+                Ok(ops) => Ok(Backend::Cuda(Box::new(ops), gemm)),
                 Err(reason) => Err(format!("model.device: {choice}: {reason}")),
             },
             DeviceChoice::Auto => match cuda(0) {
-                Ok(ops) => Ok(Backend::Cuda(Box::new(ops))),
+                Ok(ops) => Ok(Backend::Cuda(Box::new(ops), gemm)),
                 Err(reason) => {
                     tracing::info!("training runs on the CPU: {reason}");
                     Ok(Backend::Cpu(threads))
@@ -49,13 +51,13 @@ impl Backend {
     pub fn name(&self) -> String {
         match self {
             Backend::Cpu(threads) => format!("cpu, {threads} threads"),
-            Backend::Cuda(ops) => ops.device_name(),
+            Backend::Cuda(ops, _) => ops.device_name(),
         }
     }
 
     /// Joins the other ranks of a run, as one of `ranks`. Learners made after this sum their gradients over all of them.
     pub fn join(&mut self, id: &UniqueId, ranks: usize, rank: usize) -> Result<Communicator, String> {
-        let Backend::Cuda(ops) = self else { return Err("parallel.ranks needs GPUs".into()) };
+        let Backend::Cuda(ops, _) = self else { return Err("parallel.ranks needs GPUs".into()) };
         let communicator = Communicator::join(ops.device(), id, ranks, rank).map_err(|e| e.to_string())?;
         ops.join(communicator.clone());
         Ok(communicator)
@@ -63,12 +65,12 @@ impl Backend {
 
     /// Whether it is a GPU.
     pub fn is_cuda(&self) -> bool {
-        matches!(self, Backend::Cuda(_))
+        matches!(self, Backend::Cuda(..))
     }
 
     /// Why the device has no kernels for the model.
     pub fn refuses(&self, config: &ModelConfig) -> Option<String> {
-        let Backend::Cuda(ops) = self else { return None };
+        let Backend::Cuda(ops, _) = self else { return None };
         ops.refuses(heads(config)).map(|reason| format!("model.device: {reason}"))
     }
 
@@ -80,9 +82,9 @@ impl Backend {
         }
         match self {
             Backend::Cpu(threads) => boxed(cpu(*threads)?, base, plan),
-            Backend::Cuda(ops) => {
+            Backend::Cuda(ops, gemm) => {
                 let communicator = ops.communicator().cloned();
-                let mut ops = another(ops)?;
+                let mut ops = another(ops, *gemm, plan.config)?;
                 if let Some(communicator) = communicator {
                     ops.join(communicator);
                 }
@@ -103,14 +105,14 @@ impl Backend {
         }
         match self {
             Backend::Cpu(threads) => boxed(cpu(*threads)?, config, weights),
-            Backend::Cuda(ops) => boxed(another(ops)?, config, weights),
+            Backend::Cuda(ops, gemm) => boxed(another(ops, *gemm, config)?, config, weights),
         }
     }
 
     /// Whether a run fits the card. `reference`: another model stays for the KL penalty. The error says how much is missing, of what, and which
     /// setting would make it fit.
     pub fn check_memory(&self, config: &ModelConfig, settings: &settings::Settings, reference: bool) -> Result<Option<Need>, String> {
-        let Backend::Cuda(ops) = self else { return Ok(None) };
+        let Backend::Cuda(ops, _) = self else { return Ok(None) };
         let free = ops.free_memory().unwrap_or(u64::MAX);
         let budget = match settings.model.memory_gib {
             0.0 => free,
@@ -157,8 +159,13 @@ fn cpu(threads: usize) -> Result<CpuOps, PolicyError> {
     CpuOps::new(threads).map_err(refused)
 }
 
-fn another(ops: &CudaOps) -> Result<CudaOps, PolicyError> {
-    ops.another().map_err(|e| PolicyError::Setting(format!("model.device: {e}")))
+/// Operations that multiply as an engine's do which was started with the same choice: the same bits. The way back is our own kernels' alone: a
+/// library adds what a gradient held at the end, and a batch that is cut would have other bits.
+fn another(ops: &CudaOps, gemm: GemmChoice, config: &ModelConfig) -> Result<CudaOps, PolicyError> {
+    let mut ops = ops.another().map_err(|e| PolicyError::Setting(format!("model.device: {e}")))?;
+    let refused = |reason| PolicyError::Setting(format!("model.gemm: {gemm}: {reason}"));
+    ops.prepare_products(gemm, &products(config, &EngineSettings::default())).map_err(refused)?;
+    Ok(ops)
 }
 
 fn cuda_on(device: &std::sync::Arc<Device>, kernels: &Path) -> Result<CudaOps, Unavailable> {

@@ -293,6 +293,7 @@ impl<'a> Run<'a> {
     async fn drive(&mut self) -> Result<(), TrainError> {
         for server in std::iter::once(&self.server).chain(&self.engines) {
             server.ready().await?;
+            self.compare_numerics(server).await?;
         }
         // The server may hold another run's weights, or those of steps that this run has to take again.
         self.push(true, true).await?;
@@ -305,6 +306,21 @@ impl<'a> Run<'a> {
                 self.checkpoint()?;
                 self.checkpointed = self.state.step;
             }
+        }
+        Ok(())
+    }
+
+    /// Warns where sampler and trainer compute differently: log-probabilities are then near, and not the same to the bit.
+    async fn compare_numerics(&self, server: &Server) -> Result<(), TrainError> {
+        let weights = server.weights().await?;
+        let (theirs, own) = (weights["numerics_id"].as_str().unwrap_or_default(), self.policy.numerics_id.as_str());
+        // All instruction sets of CPUs give the same bits.
+        let on_gpu = [theirs, own].iter().any(|id| id.starts_with("cuda"));
+        if on_gpu && !theirs.is_empty() && theirs != own {
+            tracing::warn!(
+                "the server computes with {theirs} and this trainer with {own}: log-probabilities will differ in their last bits; give both the same \
+                 device and gemm"
+            );
         }
         Ok(())
     }

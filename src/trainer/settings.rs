@@ -15,6 +15,7 @@ use super::schedule::Schedule;
 use crate::commands::device::DeviceChoice;
 use crate::model::Dtype;
 use crate::model::backward::Recompute;
+use crate::ops::cuda::GemmChoice;
 use crate::rollout::plan::{Advantage, Strategy};
 
 /// Everything that a training run is made of.
@@ -150,6 +151,8 @@ pub struct Model {
     pub device: String,
     /// Folder of kernels made by `adaroll kernels build`; empty: compiled at the first start and kept.
     pub kernels: PathBuf,
+    /// What multiplies on the way forward on a GPU: "auto", "own" or "cublaslt", as the server's engine.gemm: both should be the same.
+    pub gemm: String,
     /// Most memory of the GPU that the run may take, in GiB; 0: all that is free. A server on the same card takes its share first.
     pub memory_gib: f64,
     /// Keep AdamW's moments in the host's memory: less of the GPU's, and slower updates. Changes no bit.
@@ -167,6 +170,7 @@ impl Default for Model {
             serving_dtype: String::new(),
             device: "auto".into(),
             kernels: PathBuf::new(),
+            gemm: "auto".into(),
             memory_gib: 0.0,
             optimizer_offload: false,
             recompute: Recompute::None,
@@ -486,6 +490,8 @@ impl Settings {
         let device = self.model.device.parse::<DeviceChoice>();
         let device = device.map_err(|problem| SettingsError(format!("model.device is {:?}; {problem}", self.model.device)))?;
         self.parallel.check(self.update.parts, device)?;
+        let gemm = self.model.gemm.parse::<GemmChoice>().err().unwrap_or_default();
+        refuse(!gemm.is_empty(), "model.gemm", &format!("is {:?}; {gemm}", self.model.gemm))?;
         let memory = self.model.memory_gib;
         refuse(!memory.is_finite() || memory < 0.0, "model.memory_gib", "must be a number above 0, or 0 for all that is free")?;
         refuse(self.model.dir.as_os_str().is_empty(), "model.dir", "is not set; give the folder that training starts from")?;

@@ -315,7 +315,7 @@ fn backend(settings: &Settings) -> Backend {
 fn memory() {
     let settings = settings();
     let backend = backend(&settings);
-    let Backend::Cuda(ops) = &backend else { panic!("a GPU was asked for") };
+    let Backend::Cuda(ops, _) = &backend else { panic!("a GPU was asked for") };
     let model = TinyModel { vocab_size: 4096, hidden_size: 128, head_dim: 32, layers: 3, ..models()[2].clone() };
     let (config, params) = load(&model);
     for recompute in [Recompute::None, Recompute::Layer] {

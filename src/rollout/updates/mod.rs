@@ -431,6 +431,11 @@ impl Updates {
         }
     }
 
+    /// Backend and kernels of the engine.
+    pub fn numerics_id(&self) -> String {
+        self.engine.info().numerics_id.clone()
+    }
+
     /// The device from whose memory weights are taken, if they are.
     pub fn ipc_device(&self) -> Option<DeviceId> {
         let narrow = self.layout.tensors().iter().all(|tensor| tensor.dtype == Dtype::Bf16);

@@ -330,7 +330,8 @@ fn weights() -> Value {
             "staged": nullable(version("What waits for open jobs.")),
             "needed": nullable(version("What open jobs wait for and is not there.")),
             "last": {"type": ["object", "null"], "description": "How the last push went: `state` is staging, waiting, done or failed."},
-            "ipc": nullable(hex(16, "UUID of the GPU from whose memory weights are taken over `ipc`; null where they are not."))
+            "ipc": nullable(hex(16, "UUID of the GPU from whose memory weights are taken over `ipc`; null where they are not.")),
+            "numerics_id": {"type": "string", "description": "Backend, instruction set and kernels: where a trainer's are the same, so are the bits."}
         }), "The weights."),
         "WeightsVerified": whole_object(json!({
             "version": version("What serves."), "digest": digest(),

@@ -166,6 +166,7 @@ pub(super) struct Status {
     needed: Option<u64>,
     last: Option<Progress>,
     ipc: Option<DeviceId>,
+    numerics_id: String,
 }
 
 impl Status {
@@ -181,6 +182,7 @@ impl Status {
             needed: updates.versions().needed(),
             last: updates.last(),
             ipc: updates.ipc_device(),
+            numerics_id: updates.numerics_id(),
         }
     }
 }
