@@ -3,8 +3,9 @@
 #
 # Builds nothing. Before it, on any machine of the same kind:
 #     cargo build --release && cargo test --no-run --test cuda
-# Parts: the tests of the CUDA path on the real card (kernels, golden logits, promises of the engine), the bench, and transformers where python3
-# has it with CUDA. Each has its own time limit, and one that fails does not stop the next. Ends with a table; the status is 1 if a part failed.
+# Parts: the tests of the CUDA path on the real card (kernels, golden logits, promises of the engine), the bench, and, where python3 has
+# transformers with CUDA, its samples and its training steps beside ours. Each has its own time limit, and one that fails does not stop the next.
+# Ends with a table; the status is 1 if a part failed.
 # What it leaves in OUT belongs into benches/results/<date>-<card>/ of the repository.
 #
 # The same script tests itself on the emulator: put the emulator's folder in LD_LIBRARY_PATH, kernels for it in ADAROLL_KERNELS, and set
@@ -13,9 +14,10 @@
 #     ADAROLL                   the binary [target/release/adaroll]
 #     ADAROLL_CUDA_TESTS        the test binary [the newest target/*/deps/cuda-*]
 #     ADAROLL_TEST_GPU          real or emulated, for the tests [real, but for tiny shapes]
-#     ADAROLL_GPU_SH_SKIP       parts to leave out: some of "tests bench transformers"
+#     ADAROLL_GPU_SH_SKIP       parts to leave out: some of "tests bench transformers train"
 #     ADAROLL_GPU_SH_PYTHON     a python with torch and transformers [python3]
-#     ADAROLL_GPU_SH_SHAPE      the shape that is compared with transformers [1.7b]
+#     ADAROLL_GPU_SH_SHAPE      the shape whose samples are compared with transformers [1.7b]
+#     ADAROLL_GPU_SH_TRAIN_SHAPE  the shape whose training is; the figures of ours are those in OUT/gpu.json, where it is there [0.6b]
 #     ADAROLL_KERNELS           a folder of kernels made by `adaroll kernels build`
 set -u
 
@@ -50,10 +52,11 @@ fi
 command -v timeout >/dev/null || fail "timeout (of coreutils) is not there"
 
 # Seconds of the parts, 470 in all.
-tests_limit=180
+tests_limit=170
 bench_limit=170
 bench_seconds=140
-peer_limit=120
+transformers_limit=80
+train_limit=50
 
 table=""
 failed=0
@@ -103,7 +106,7 @@ if wanted transformers; then
     fi
     models=$(mktemp -d)
     # shellcheck disable=SC2086
-    part transformers "$peer_limit" "$python" "$root/benches/peers/transformers_batch.py" "$models/model" \
+    part transformers "$transformers_limit" "$python" "$root/benches/peers/transformers_batch.py" "$models/model" \
         --shape "$shape" --adaroll "$adaroll" --json "$out/transformers.json" $sizes
     rm -rf "$models"
     finding=$(grep -E '"(skipped|failed|smaller)"' "$out/transformers.txt" | head -n 1 | sed 's/^ *//' | tr -d '",')
@@ -112,6 +115,33 @@ if wanted transformers; then
         smaller:*) finding="times ahead of continuous batching (target 3): ${finding#smaller: }" ;;
     esac
     row transformers "$verdict" "$took" "$finding"
+fi
+
+# After the bench, whose figures it compares with.
+if wanted train; then
+    if [ "$tiny" = 1 ]; then
+        shape=tiny sizes="--sequences 2 --length 48"
+    else
+        shape=${ADAROLL_GPU_SH_TRAIN_SHAPE:-0.6b} sizes="--sequences 4 --length 2048"
+    fi
+    if [ -f "$out/gpu.json" ]; then figures=$out/gpu.json; else figures=""; fi
+    models=$(mktemp -d)
+    # shellcheck disable=SC2086
+    part train "$train_limit" "$python" "$root/benches/peers/transformers_train.py" "$models/model" \
+        --shape "$shape" --json "$out/train.json" $sizes ${figures:+--adaroll-json "$figures"}
+    rm -rf "$models"
+    finding=$(grep -E '"(skipped|smaller)"' "$out/train.txt" | head -n 1 | sed 's/^ *//' | tr -d '",')
+    case "$finding" in
+        skipped:*) [ "$verdict" != ok ] || verdict=skipped ;;
+        smaller:*) finding="times ahead of its training steps: ${finding#smaller: }" ;;
+    esac
+    failures=$(grep -c '"failed"' "$out/train.txt")
+    if [ "$failures" != 0 ]; then
+        # Out of memory, say: what it is in full is in the file.
+        why=$(grep '"failed"' "$out/train.txt" | head -n 1 | sed 's/^ *"failed": //' | tr -d '"' | cut -c 1-100)
+        finding="${finding:+$finding; }$failures without figures: $why"
+    fi
+    row train "$verdict" "$took" "$finding"
 fi
 
 echo

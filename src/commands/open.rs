@@ -122,8 +122,8 @@ pub(crate) fn products(config: &ModelConfig, settings: &EngineSettings) -> [Prod
     let heads = heads(config);
     let (hidden, wide) = (config.hidden_size, config.intermediate_size);
     let rows = if settings.max_batch_tokens == 0 { BATCH_TOKENS.1 } else { settings.max_batch_tokens };
-    let layer = |outputs, inputs| Products { shape: WeightShape { outputs, inputs, wide: false }, most_rows: rows };
-    let head = WeightShape { outputs: config.vocab_size, inputs: hidden, wide: true };
+    let layer = |outputs, inputs| Products { shape: WeightShape { outputs, inputs, wide: false, back: false }, most_rows: rows };
+    let head = WeightShape { outputs: config.vocab_size, inputs: hidden, wide: true, back: false };
     [
         layer(heads.qkv_cols(), hidden),
         layer(hidden, heads.query * heads.dim),

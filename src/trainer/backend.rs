@@ -13,6 +13,7 @@ use crate::model::weights::heads;
 use crate::model::{ModelConfig, TensorSource};
 use crate::ops::cpu::CpuOps;
 use crate::ops::cuda::compile::{KernelOptions, kernels_for};
+use crate::ops::cuda::gemm_choice::Products;
 use crate::ops::cuda::{Communicator, CudaOps, CudaSettings, Device, GemmChoice, Unavailable, UniqueId};
 use crate::ops::{Ops, TrainOps};
 
@@ -159,13 +160,22 @@ fn cpu(threads: usize) -> Result<CpuOps, PolicyError> {
     CpuOps::new(threads).map_err(refused)
 }
 
-/// Operations that multiply as an engine's do which was started with the same choice: the same bits. The way back is our own kernels' alone: a
-/// library adds what a gradient held at the end, and a batch that is cut would have other bits.
+/// Operations that multiply as an engine's do which was started with the same choice: the same bits. Gradients of weights are our own kernels' alone:
+/// a library adds what a gradient held at the end, and a batch that is cut would have other bits.
 fn another(ops: &CudaOps, gemm: GemmChoice, config: &ModelConfig) -> Result<CudaOps, PolicyError> {
     let mut ops = ops.another().map_err(|e| PolicyError::Setting(format!("model.device: {e}")))?;
     let refused = |reason| PolicyError::Setting(format!("model.gemm: {gemm}: {reason}"));
-    ops.prepare_products(gemm, &products(config, &EngineSettings::default())).map_err(refused)?;
+    ops.prepare_products(gemm, &training_products(config, ops.chunk_logits())).map_err(refused)?;
     Ok(ops)
+}
+
+/// The products of the way forward as an engine has them, so that the same is chosen, and those of the way back, which come with as many logits at a
+/// time.
+pub(crate) fn training_products(config: &ModelConfig, logits: usize) -> Vec<Products> {
+    let forward = products(config, &EngineSettings::default());
+    let rows = |p: &Products| if p.shape.wide { (logits / config.vocab_size).max(1) } else { p.most_rows };
+    let back = forward.map(|p| Products { shape: p.shape.backwards(), most_rows: rows(&p) });
+    forward.into_iter().chain(back).collect()
 }
 
 fn cuda_on(device: &std::sync::Arc<Device>, kernels: &Path) -> Result<CudaOps, Unavailable> {

@@ -313,7 +313,9 @@ impl<'a> Run<'a> {
     /// Warns where sampler and trainer compute differently: log-probabilities are then near, and not the same to the bit.
     async fn compare_numerics(&self, server: &Server) -> Result<(), TrainError> {
         let weights = server.weights().await?;
-        let (theirs, own) = (weights["numerics_id"].as_str().unwrap_or_default(), self.policy.numerics_id.as_str());
+        let theirs = weights["numerics_id"].as_str().unwrap_or_default();
+        // What follows a `+` is how gradients are computed.
+        let own = self.policy.numerics_id.split('+').next().unwrap_or_default();
         // All instruction sets of CPUs give the same bits.
         let on_gpu = [theirs, own].iter().any(|id| id.starts_with("cuda"));
         if on_gpu && !theirs.is_empty() && theirs != own {

@@ -1,10 +1,10 @@
 //! Which kernels multiply: the decision on given times, the comparison of rows, the sweep's numbers; and the choice on the card at hand, which has
 //! cuBLASLt or has not.
 
-use adaroll::ops::Ops;
 use adaroll::ops::cuda::gemm_choice::{
     FEW_ROWS, GemmChoice, PERIOD, Products, Times, Verdict, WeightShape, decide, first_far, first_unlike, merged, probe, row_counts,
 };
+use adaroll::ops::{Ops, TrainOps};
 use half::bf16;
 use libtest_mimic::Trial;
 
@@ -85,7 +85,7 @@ fn shapes() {
     assert_eq!(row_counts(64), [1, 2, 17, 64]);
     assert_eq!(row_counts(1), [1]);
     assert_eq!(row_counts(0), [1]);
-    let products = |outputs, wide, most_rows| Products { shape: WeightShape { outputs, inputs: 64, wide }, most_rows };
+    let products = |outputs, wide, most_rows| Products { shape: WeightShape { outputs, inputs: 64, wide, back: false }, most_rows };
     let all = merged(&[products(96, false, 10), products(64, false, 10), products(96, true, 5), products(96, false, 20)]);
     assert_eq!(all, [products(96, false, 20), products(64, false, 10), products(96, true, 5)]);
 }
@@ -151,7 +151,7 @@ fn orders() {
 fn own() {
     let mut ops = cuda();
     assert!(ops.numerics_id().ends_with("-own"), "{}", ops.numerics_id());
-    let shape = WeightShape { outputs: 64, inputs: 64, wide: false };
+    let shape = WeightShape { outputs: 64, inputs: 64, wide: false, back: false };
     ops.prepare_products(GemmChoice::Own, &[Products { shape, most_rows: 64 }]).unwrap();
     assert!(ops.numerics_id().ends_with("-own"), "{}", ops.numerics_id());
     assert_well(&ops);
@@ -161,7 +161,11 @@ fn own() {
 fn on_the_card() {
     let shapes = [(128, 64, false), (256, 136, false), (1000, 64, true), (7, 17, false)];
     let rows = 300;
-    let products = shapes.map(|(outputs, inputs, wide)| Products { shape: WeightShape { outputs, inputs, wide }, most_rows: rows });
+    let forward = shapes.map(|(outputs, inputs, wide)| WeightShape { outputs, inputs, wide, back: false });
+    // Fewer than the rows that come: a product is then several.
+    let most_rows = 280;
+    let products: Vec<Products> =
+        forward.into_iter().flat_map(|shape| [shape, shape.backwards()]).map(|shape| Products { shape, most_rows }).collect();
     let mut ops = cuda();
     ops.prepare_products(GemmChoice::Auto, &products).unwrap_or_else(|e| panic!("{e}"));
     assert_well(&ops);
@@ -196,6 +200,23 @@ fn on_the_card() {
             true => assert!(nmse(&together, &want) < 1e-12, "{}: {:.2e}", what(), nmse(&together, &want)),
             false => assert_near(&what, &together, &want, &rounded(&want)),
         }
+        // And back, from gradients of the same size.
+        let dy = numbers.many(rows * outputs, 1.5);
+        let mut product = |dy: &[f32]| {
+            let rows = dy.len() / outputs;
+            let mut dx = ops.tensor(rows, inputs);
+            let dy = card_tensor(&ops, rows, outputs, dy);
+            ops.linear_dx(&dy, &matrix, &mut dx);
+            ops.read(&dx)
+        };
+        let together = product(&dy);
+        for row in [0, 16, rows - 1] {
+            assert_same(&what, &product(&dy[row * outputs..][..outputs]), &together[row * inputs..][..inputs]);
+        }
+        let mut want = exact.tensor(rows, inputs);
+        exact.linear_dx(&cpu_tensor(&exact, rows, outputs, &dy), &exact.matrix(&[view(&w, &[outputs, inputs])]), &mut want);
+        let want = cpu_values(&want);
+        assert_near(&what, &together, &want, &rounded(&want));
     }
     assert_well(&ops);
     // The constants of the sweep fit each other: twins come to stand at every place of a tile.

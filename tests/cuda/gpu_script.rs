@@ -40,12 +40,16 @@ fn run(command: &mut Command) -> (bool, String, String) {
 
 fn measures() {
     let out = tempfile::tempdir().unwrap();
-    // A python without torch: the comparison is skipped, and says why.
+    // A python without torch, or without a card: the comparisons are skipped, and say why.
     let (ok, table, log) = run(script(out.path()).env("ADAROLL_GPU_SH_PYTHON", "python3").env("PYTHONNOUSERSITE", "1"));
     assert!(ok, "{table}\n{log}");
-    for line in ["tiny: ", "\nbench          ok", "\ntransformers ", "benches/results/"] {
+    for line in ["tiny: ", "\nbench          ok", "\ntransformers ", "\ntrain ", "benches/results/"] {
         assert!(table.contains(line), "{line:?} is not in the table:\n{table}\n{log}");
     }
+    let train: serde_json::Value = serde_json::from_slice(&std::fs::read(out.path().join("train.json")).unwrap()).unwrap();
+    let reason = train["skipped"].as_str().unwrap_or_else(|| panic!("there is no card for transformers: {train}"));
+    let row = table.lines().find(|line| line.starts_with("train ")).unwrap_or_default();
+    assert!(row.starts_with("train          skipped") && row.ends_with(&format!("skipped: {reason}")), "{row:?} says not {reason:?}");
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(out.path().join("gpu.json")).unwrap()).unwrap();
     let shape = &report["shapes"][0];
     for part in ["decode", "prefill", "training", "invariance", "engine", "kernels"] {
@@ -67,7 +71,7 @@ fn goes_on() {
     let (ok, table, log) = run(script(out.path()).env("ADAROLL_KERNELS", &nowhere).env("ADAROLL_NVRTC", &nowhere));
     assert!(!ok, "{table}\n{log}");
     assert!(table.contains("\nbench          FAILED") || table.contains("bench          FAILED"), "{table}\n{log}");
-    assert!(table.contains("\ntransformers "), "{table}\n{log}");
+    assert!(table.contains("\ntransformers ") && table.contains("\ntrain "), "{table}\n{log}");
 }
 
 fn missing() {

@@ -15,6 +15,7 @@ mod faults;
 mod gemm_choice;
 mod gpu_script;
 mod kit;
+mod library;
 mod ops;
 mod ranks;
 #[path = "../promises/sampling_runs.rs"]
@@ -46,6 +47,7 @@ fn main() {
         faults::trials(),
         gemm_choice::trials(),
         gpu_script::trials(),
+        library::trials(),
         compile::trials(),
         transfer::trials(),
     ]

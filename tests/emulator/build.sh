@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the emulator: `sh tests/emulator/build.sh OUT [plain|sanitize]` compiles the kernels and the driver into OUT/libcuda.so.1, and the fake
-# NCCL into OUT/libnccl.so.2, with a link libnccl.so to it: cudarc looks for that name, and not for the one that NVIDIA's packages install.
+# NCCL into OUT/libnccl.so.2, with a link libnccl.so to it: cudarc looks for that name, and not for the one that NVIDIA's packages install. The fake
+# cuBLASLt goes to OUT/cublaslt/libcublasLt.so.13, with a link libcublasLt.so to it: in a folder of its own, because whoever finds the library uses it.
 #
 # KERNELS names another folder of kernels, CXX another compiler. `sanitize` adds AddressSanitizer and UndefinedBehaviorSanitizer; a process that
 # loads that library must preload libasan, with ASAN_OPTIONS=detect_leaks=0. At most two compilers run at once; exit status 1 says that something
@@ -48,15 +49,19 @@ trap 'rm -rf "$objects"' EXIT
     cat "$object.log" >&2' || exit 1
 
 link() {
-    library=$1
-    shift
-    if ! $cxx $flags -shared "-Wl,-soname,$library" -o "$out/$library" "$@" -pthread -ldl 2>"$objects/link.log"; then
+    folder=$1
+    library=$2
+    shift 2
+    if ! $cxx $flags -shared "-Wl,-soname,$library" -o "$folder/$library" "$@" -pthread -ldl 2>"$objects/link.log"; then
         echo "build.sh: $library does not link: $(tail -1 "$objects/link.log")" >&2
         exit 1
     fi
 }
-# It finds the driver when it is used, as NCCL does.
-mv "$objects/nccl.cpp.o" "$objects/nccl.object" || exit 1
-link libnccl.so.2 "$objects/nccl.object"
+# They find the driver when they are used, as NVIDIA's do.
+for library in nccl cublaslt; do mv "$objects/$library.cpp.o" "$objects/$library.object" || exit 1; done
+link "$out" libnccl.so.2 "$objects/nccl.object"
 ln -sf libnccl.so.2 "$out/libnccl.so" || exit 1
-link libcuda.so.1 "$objects"/*.o
+mkdir -p "$out/cublaslt" || exit 1
+link "$out/cublaslt" libcublasLt.so.13 "$objects/cublaslt.object"
+ln -sf libcublasLt.so.13 "$out/cublaslt/libcublasLt.so" || exit 1
+link "$out" libcuda.so.1 "$objects"/*.o

@@ -365,6 +365,22 @@ API cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid
     return add(stream, std::move(operation));
 }
 
+// ---- for other libraries of the emulator ----
+
+// Starts a function that computes on the card's memory: what a library's kernel is to the driver. It runs in the stream's order, or whenever the
+// graph does that the stream captures, with a copy of these arguments, and answers 0 or the error that the context then has. It counts as a kernel.
+API adaroll_emulator_call(CUresult (*function)(const void*), const void* arguments, size_t bytes, void* stream_handle) {
+    BEGIN_CALL;
+    const auto stream = stream_of(stream_handle);
+    if (!stream) return INVALID_HANDLE;
+    Operation operation(Operation::Call);
+    operation.function = function;
+    operation.bytes.assign((const unsigned char*)arguments, (const unsigned char*)arguments + bytes);
+    return add(stream, std::move(operation));
+}
+// What such a function asks before it touches memory: whether all of these bytes are in one allocation of the card's.
+API adaroll_emulator_holds(const void* at, size_t bytes) { return in_memory(Where::Device, at, bytes); }
+
 // ---- for tests ----
 
 // 0 kernels that ran, 1 calls that had to wait, 2 graph launches, 3 calls of cuMemAlloc, 4 captures.

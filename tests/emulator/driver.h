@@ -126,7 +126,7 @@ struct Record {
 };
 
 struct Operation {
-    enum What { Launch, Copy, Set, Record, Wait, Graph } what;
+    enum What { Launch, Copy, Set, Record, Wait, Graph, Call } what;
     // Launch: parameters one after the other, each on a 16-byte boundary.
     const emulator::Kernel* kernel = nullptr;
     emulator::Size grid = {}, block = {};
@@ -140,6 +140,8 @@ struct Operation {
     // Record and Wait.
     std::shared_ptr<driver::Record> record;
     std::shared_ptr<const driver::Graph> graph;
+    // Call: a kernel of another library, with its arguments in `bytes`. It answers an error that the context then has.
+    CUresult (*function)(const void* arguments) = nullptr;
 
     explicit Operation(What what) : what(what) {}
 };

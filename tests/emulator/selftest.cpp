@@ -505,8 +505,10 @@ __attribute__((visibility("default"))) int selftest(int count, char** arguments)
         tests++;
         if (!passes([&] { layouts(order); }, said)) complain("layouts", "wrong");
     }
-    for (size_t i = 0; i < DRIVER_TEST_COUNT + PROCESS_TEST_COUNT; i++) {
-        const DriverTest& test = i < DRIVER_TEST_COUNT ? DRIVER_TESTS[i] : PROCESS_TESTS[i - DRIVER_TEST_COUNT];
+    std::vector<DriverTest> all(DRIVER_TESTS, DRIVER_TESTS + DRIVER_TEST_COUNT);
+    all.insert(all.end(), PROCESS_TESTS, PROCESS_TESTS + PROCESS_TEST_COUNT);
+    all.insert(all.end(), PRODUCT_TESTS, PRODUCT_TESTS + PRODUCT_TEST_COUNT);
+    for (const DriverTest& test : all) {
         tests++;
         const bool passed = passes(
             [&] {

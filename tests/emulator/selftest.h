@@ -77,7 +77,7 @@ struct Session {
     void* pinned_bytes(size_t bytes) const;
 };
 
-// The driver's tests, of one process and of several; selftest_driver.cpp and selftest_processes.cpp.
+// The driver's tests, of one process and of several, and cuBLASLt's; selftest_driver.cpp, selftest_processes.cpp and selftest_cublaslt.cpp.
 struct DriverTest {
     const char* name;
     void (*run)();
@@ -88,3 +88,5 @@ extern const DriverTest DRIVER_TESTS[];
 extern const size_t DRIVER_TEST_COUNT;
 extern const DriverTest PROCESS_TESTS[];
 extern const size_t PROCESS_TEST_COUNT;
+extern const DriverTest PRODUCT_TESTS[];
+extern const size_t PRODUCT_TEST_COUNT;

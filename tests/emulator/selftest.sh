@@ -21,7 +21,7 @@ C
     preload=
     if [ "$kind" = sanitize ]; then preload=$($cxx -print-file-name=libasan.so); fi
     echo "$kind:"
-    LD_LIBRARY_PATH=$work/$kind LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0 "$work/$kind/selftest" || bad=1
+    LD_LIBRARY_PATH=$work/$kind:$work/$kind/cublaslt LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0 "$work/$kind/selftest" || bad=1
     if [ "$kind" = plain ]; then LD_LIBRARY_PATH=$work/$kind "$work/$kind/selftest" speed; fi
 done
 exit $bad

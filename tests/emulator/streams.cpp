@@ -63,6 +63,12 @@ void launch(const Operation& operation) {
     }
 }
 
+void call(const Operation& operation) {
+    if (card.counts[LAUNCHES].load() >= card.lost_after) return lose(ILLEGAL_ADDRESS);
+    count(LAUNCHES);
+    if (const CUresult failed = operation.function(operation.bytes.data())) lose(failed);
+}
+
 // Memory that an operation uses may have been freed since it was added.
 bool still_there(const void* at, size_t bytes) { return in_memory(Where::Device, at, bytes) || in_memory(Where::Pinned, at, bytes); }
 
@@ -77,6 +83,9 @@ void run(const Operation& operation) {
     case Operation::Launch:
         shared.lock();
         return launch(operation);
+    case Operation::Call:
+        shared.lock();
+        return call(operation);
     case Operation::Copy: {
         shared.lock();
         const bool snapshot = !operation.bytes.empty();

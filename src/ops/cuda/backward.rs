@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use super::CudaOps;
 use super::flat::{Flat, Home};
-use super::gemm::{self, BackwardProduct};
+use super::gemm::{self, BackwardProduct, Product};
+use super::gemm_choice::WeightShape;
 use super::launch::Arg;
 use super::tensor::{Matrix, Tensor, Vector, stride_of};
 use super::{HEAD_DIMS, norm_threads};
@@ -341,9 +342,11 @@ impl TrainOps for CudaOps {
 
     fn linear_dx(&mut self, dy: &Tensor, w: &Matrix, dx: &mut Tensor) {
         assert!(dy.cols == w.outputs && dx.cols == w.inputs && dx.rows == dy.rows);
-        let product = BackwardProduct { rows: dy.rows, outputs: w.outputs, inputs: w.inputs, dy: dy.narrow(), dy_stride: dy.stride };
-        // SAFETY: the three have these shapes.
-        unsafe { gemm::multiply_dx(&self.queue, self.device.multiprocessors, &product, w.buffer.ptr, dx.narrow()) };
+        let shape = WeightShape { outputs: w.outputs, inputs: w.inputs, wide: dy.narrowed, back: true };
+        assert!(dy.stride == shape.x_stride(), "gradients in rows of another distance");
+        let product = Product { shape, rows: dy.rows, out: dx.narrow(), x: dy.narrow(), w: w.buffer.ptr };
+        // SAFETY: the three have these shapes, and rows lie as the shape says.
+        unsafe { self.multiply(&product) };
     }
 
     fn linear_dw(&mut self, dy: &Tensor, rows: Range<usize>, columns: Range<usize>, x: &Tensor, x_row: usize, dw: &mut Flat) {

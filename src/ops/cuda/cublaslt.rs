@@ -1,9 +1,9 @@
 //! Products by cuBLASLt: the library, if this machine has it, and its algorithms for one weight shape.
 //!
 //! cuBLASLt thinks in columns: a row-major `out[rows, outputs] = x w^T` is for it `D = A^T B` with `A` = w, `[inputs, outputs]`; `B` = x,
-//! `[inputs, rows]`; `D` = out, `[outputs, rows]`; the leading dimensions are our strides. It adds in f32, with no workspace, and no sum is split
-//! among blocks: their number depends on the rows. An algorithm is named once and then used for every number of rows; the library is never left to
-//! choose again.
+//! `[inputs, rows]`; `D` = out, `[outputs, rows]`; the leading dimensions are our strides. On the way back `dx[rows, inputs] = dy w` is `D = A B` with
+//! the same `A`, `B` = dy and `D` = dx. It adds in f32, with no workspace, and no sum is split among blocks: their number depends on the rows. An
+//! algorithm is named once and then used for every number of rows; the library is never left to choose again.
 //!
 //! The library is loaded at run time. Whoever asks cudarc for a symbol of a library that is missing gets a panic, so [`Library::open`] asks first, and
 //! nothing else here can be had without it.
@@ -27,7 +27,8 @@ const ASKED: usize = 16;
 /// Buffers and rows lie on boundaries of this many bytes.
 const ALIGNMENT: u32 = 16;
 
-/// CUBLAS_OP_T: a matrix is read transposed.
+/// CUBLAS_OP_N and CUBLAS_OP_T: a matrix is read as it is, or transposed.
+const AS_IT_IS: i32 = 0;
 const TRANSPOSED: i32 = 1;
 
 /// Every function that is called here.
@@ -130,14 +131,13 @@ impl Algorithm {
 struct Operation(sys::cublasLtMatmulDesc_t);
 
 impl Operation {
-    /// `D = A^T B`, added in f32.
-    fn new() -> Result<Operation, CublasError> {
+    /// `D = A B` or `D = A^T B`, added in f32.
+    fn new(read: i32) -> Result<Operation, CublasError> {
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let operation = Operation(result::create_matmul_desc(compute, sys::cudaDataType::CUDA_R_32F)?);
-        let transposed = TRANSPOSED;
         let which = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
         // SAFETY: the description lives; the value has the type and size of this attribute.
-        unsafe { result::set_matmul_desc_attribute(operation.0, which, (&raw const transposed).cast(), size_of::<i32>())? };
+        unsafe { result::set_matmul_desc_attribute(operation.0, which, (&raw const read).cast(), size_of::<i32>())? };
         Ok(operation)
     }
 }
@@ -225,15 +225,15 @@ unsafe impl Send for Multiplier {}
 
 impl Multiplier {
     pub(super) fn new(library: &Arc<Library>, shape: WeightShape) -> Result<Multiplier, CublasError> {
-        let WeightShape { outputs, inputs, wide } = shape;
+        let WeightShape { outputs, inputs, .. } = shape;
         let bf16 = sys::cudaDataType::CUDA_R_16BF;
-        let out = if wide { sys::cudaDataType::CUDA_R_32F } else { bf16 };
+        let out = if shape.gives_wide() { sys::cudaDataType::CUDA_R_32F } else { bf16 };
         Ok(Multiplier {
             shape,
-            operation: Operation::new()?,
+            operation: Operation::new(if shape.back { AS_IT_IS } else { TRANSPOSED })?,
             w: Layout::new(bf16, inputs, outputs, stride_of(inputs))?,
-            x: Layout::new(bf16, inputs, 1, stride_of(inputs))?,
-            out: Layout::new(out, outputs, 1, stride_of(outputs))?,
+            x: Layout::new(bf16, shape.reduced(), 1, shape.x_stride())?,
+            out: Layout::new(out, shape.width(), 1, stride_of(shape.width()))?,
             library: library.clone(),
         })
     }

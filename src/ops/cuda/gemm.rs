@@ -5,7 +5,8 @@ use super::gemm_choice::WeightShape;
 use super::launch::{Arg, Queue};
 use super::tensor::stride_of;
 
-/// A product `out[rows, outputs] = x[rows, inputs] w[outputs, inputs]^T` on the card, by addresses; rows lie [`stride_of`] their width apart.
+/// A product by weights on the card, by addresses: `out[rows, outputs] = x[rows, inputs] w[outputs, inputs]^T`, or on the way back `out[rows, inputs] =
+/// x[rows, outputs] w`. Rows lie as far apart as the shape says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Product {
     pub(super) shape: WeightShape,
@@ -63,7 +64,13 @@ pub(super) fn choose(rows: usize, outputs: usize, multiprocessors: u32, has_larg
 /// # Safety
 /// The addresses are of memory with room for the product, which stays until the work on this stream is done.
 pub(super) unsafe fn multiply(queue: &Queue, multiprocessors: u32, product: &Product) {
-    let Product { shape: WeightShape { outputs, inputs, wide }, rows, out, x, w } = *product;
+    let Product { shape, rows, out, x, w } = *product;
+    let WeightShape { outputs, inputs, wide, back } = shape;
+    if back {
+        let product = BackwardProduct { rows, outputs, inputs, dy: x, dy_stride: shape.x_stride() };
+        // SAFETY: the caller's.
+        return unsafe { multiply_dx(queue, multiprocessors, &product, w, out) };
+    }
     let has_large = queue.kernels.has(VARIANTS[2].kernels[usize::from(wide)]);
     let variant = choose(rows, outputs, multiprocessors, has_large);
     let args: [Arg; 9] = [
@@ -108,7 +115,7 @@ fn choose_backward(queue: &Queue, multiprocessors: u32, rows: usize, cols: usize
 ///
 /// # Safety
 /// As [`multiply`].
-pub(super) unsafe fn multiply_dx(queue: &Queue, multiprocessors: u32, product: &BackwardProduct, w: u64, dx: u64) {
+unsafe fn multiply_dx(queue: &Queue, multiprocessors: u32, product: &BackwardProduct, w: u64, dx: u64) {
     let BackwardProduct { rows, outputs, inputs, dy, dy_stride } = *product;
     let variant = choose_backward(queue, multiprocessors, rows, inputs, 0);
     let stride = stride_of(inputs);

@@ -1,7 +1,9 @@
 //! Which kernels multiply by which weights: ours, or those of cuBLASLt. What was asked for, what is measured, and what follows. No card is needed
 //! here.
 //!
-//! Products are `out[rows, outputs] = x[rows, inputs] w[outputs, inputs]^T`. Our kernels give a row the same bits whatever the number of rows.
+//! Products are `out[rows, outputs] = x[rows, inputs] w[outputs, inputs]^T`, and `dx[rows, inputs] = dy[rows, outputs] w` on the way back. Our kernels
+//! give a row the same bits whatever the number of rows. (Gradients of weights are sums over rows: they stay with our kernels, whose bits do not
+//! depend on how a batch is cut.)
 //! cuBLASLt promises nothing of the kind; one of its algorithms may be used for a weight shape if a sweep at start-up finds that its rows keep their
 //! bits. What is used is part of the backend's numerics: the two add in different orders.
 
@@ -50,24 +52,52 @@ impl fmt::Display for GemmChoice {
 /// What one algorithm is chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WeightShape {
-    /// Rows of the weights, columns of the product.
+    /// Rows of the weights.
     pub outputs: usize,
     /// Columns of the weights.
     pub inputs: usize,
-    /// The product is f32, not bf16.
+    /// The outputs are f32, not bf16. Their gradients are bf16 all the same, in rows as far apart as the outputs'.
     pub wide: bool,
+    /// `dx = dy w`, the way back, and not `out = x w^T`.
+    pub back: bool,
 }
 
 impl WeightShape {
+    /// The same weights on the way back.
+    pub fn backwards(self) -> WeightShape {
+        WeightShape { back: true, ..self }
+    }
+
+    /// Numbers in a sum.
+    pub(super) fn reduced(self) -> usize {
+        if self.back { self.outputs } else { self.inputs }
+    }
+
+    /// Columns of the product.
+    pub(super) fn width(self) -> usize {
+        if self.back { self.inputs } else { self.outputs }
+    }
+
+    /// From a row of what is multiplied to the next, in its bf16 values.
+    pub(super) fn x_stride(self) -> usize {
+        stride_of(self.reduced()) * if self.back && self.wide { 2 } else { 1 }
+    }
+
+    /// Whether the product is f32.
+    pub(super) fn gives_wide(self) -> bool {
+        self.wide && !self.back
+    }
+
     /// Bytes of a value of the product.
     pub(super) fn out_bytes(self) -> usize {
-        if self.wide { 4 } else { 2 }
+        if self.gives_wide() { 4 } else { 2 }
     }
 }
 
 impl fmt::Display for WeightShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "[{}, {}] to {}", self.outputs, self.inputs, if self.wide { "f32" } else { "bf16" })
+        let dtype = if self.wide { "f32" } else { "bf16" };
+        write!(f, "[{}, {}] {} {dtype}", self.outputs, self.inputs, if self.back { "back from" } else { "to" })
     }
 }
 

@@ -19,7 +19,7 @@ impl CudaOps {
         mut seconds: impl FnMut(&mut Self, &mut dyn FnMut(&mut Self)) -> Option<f64>,
     ) -> Option<f64> {
         let first = matrices.first()?;
-        let shape = WeightShape { outputs: first.outputs, inputs: first.inputs, wide: out.wide };
+        let shape = WeightShape { outputs: first.outputs, inputs: first.inputs, wide: out.wide, back: false };
         assert!(x.cols == shape.inputs && out.cols == shape.outputs && out.rows == x.rows);
         assert!(matrices.iter().all(|m| (m.outputs, m.inputs) == (shape.outputs, shape.inputs)), "matrices of one shape");
         let library = Library::open(&self.device).ok()?;

@@ -190,6 +190,19 @@ impl CudaOps {
         })
     }
 
+    /// Starts a product, with the kernel that was chosen for its shape.
+    ///
+    /// # Safety
+    /// The addresses are of memory with room for the product, which stays until the work on this stream is done.
+    unsafe fn multiply(&mut self, product: &Product) {
+        // SAFETY: the caller's.
+        unsafe {
+            if !self.fast.multiply(&self.queue, product) {
+                gemm::multiply(&self.queue, self.device.multiprocessors, product);
+            }
+        }
+    }
+
     /// Where a list of numbers is on the card: in the step that runs, or brought there now.
     fn list(&mut self, values: &[u32]) -> u64 {
         match self.steps.open.and_then(|open| open.find(values)) {
@@ -565,14 +578,10 @@ impl Ops for CudaOps {
 
     fn linear(&mut self, x: &Tensor, w: &Matrix, out: &mut Tensor) {
         assert!(x.cols == w.inputs && out.cols == w.outputs && out.rows == x.rows);
-        let shape = WeightShape { outputs: w.outputs, inputs: w.inputs, wide: out.wide };
+        let shape = WeightShape { outputs: w.outputs, inputs: w.inputs, wide: out.wide, back: false };
         let product = Product { shape, rows: x.rows, out: out.buffer.ptr, x: x.narrow(), w: w.buffer.ptr };
         // SAFETY: the three have these shapes, and rows lie as their widths say.
-        unsafe {
-            if !self.fast.multiply(&self.queue, &product) {
-                gemm::multiply(&self.queue, self.device.multiprocessors, &product);
-            }
-        }
+        unsafe { self.multiply(&product) };
     }
 
     fn add_bias(&mut self, x: &mut Tensor, bias: &Vector) {

@@ -44,42 +44,61 @@ const COMPARED: usize = 17;
 /// Which products cuBLASLt computes, and how.
 #[derive(Default)]
 pub(super) struct FastPath {
-    chosen: BTreeMap<WeightShape, (Multiplier, Algorithm)>,
-    /// Of the library and all that is chosen of it.
-    digest: Option<String>,
+    chosen: BTreeMap<WeightShape, Chosen>,
+    /// Of the library and all that is chosen of it, for the way forward and for the way back.
+    digests: [Option<String>; 2],
+}
+
+/// What multiplies by weights of one shape.
+struct Chosen {
+    multiplier: Multiplier,
+    algorithm: Algorithm,
+    /// Rows of the largest product that was looked at.
+    most_rows: usize,
 }
 
 impl FastPath {
-    /// Part of the backend's numerics: cuBLASLt adds in an order of its own.
+    /// Part of the backend's numerics: cuBLASLt adds in an order of its own. What follows a `+` is of the way back.
     pub(super) fn id(&self) -> String {
-        self.digest.as_ref().map_or_else(|| "own".into(), |digest| format!("lt-{digest}"))
+        let [forward, back] = &self.digests;
+        let forward = forward.as_ref().map_or_else(|| "own".into(), |digest| format!("lt-{digest}"));
+        back.as_ref().map_or(forward.clone(), |digest| format!("{forward}+lt-{digest}"))
     }
 
-    /// Starts a product, if it is one of the chosen; `false` if it is not.
+    /// Starts a product, if it is one of the chosen; `false` if it is not. One of more rows than the sweep had is several: the bits are the same.
     ///
     /// # Safety
     /// The addresses are of memory with room for the product, which stays until the work on this stream is done.
     pub(super) unsafe fn multiply(&mut self, queue: &Queue, product: &Product) -> bool {
-        let Some((multiplier, algorithm)) = self.chosen.get_mut(&product.shape) else { return false };
-        // SAFETY: the caller's.
-        if let Err(error) = unsafe { multiplier.multiply(algorithm, queue, product) } {
-            queue
-                .failure
-                .set(|| format!("the GPU failed at a product of {} rows by weights {}: {}", product.rows, product.shape, words(error)));
+        let Some(Chosen { multiplier, algorithm, most_rows }) = self.chosen.get_mut(&product.shape) else { return false };
+        let shape = product.shape;
+        let (x_row, out_row) = (2 * shape.x_stride(), shape.out_bytes() * stride_of(shape.width()));
+        for first in (0..product.rows).step_by(*most_rows) {
+            let rows = (*most_rows).min(product.rows - first);
+            let at = |start: u64, row: usize| start + (first * row) as u64;
+            let part = Product { rows, x: at(product.x, x_row), out: at(product.out, out_row), ..*product };
+            // SAFETY: the caller's, of some of the rows.
+            if let Err(error) = unsafe { multiplier.multiply(algorithm, queue, &part) } {
+                queue.failure.set(|| format!("the GPU failed at a product of {rows} rows by weights {shape}: {}", words(error)));
+            }
         }
         true
     }
 
     fn seal(&mut self, library: &Library) {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&(library.version as u64).to_le_bytes());
-        for (shape, (_, algorithm)) in &self.chosen {
-            [shape.outputs as u64, shape.inputs as u64, shape.wide.into()].iter().for_each(|n| {
-                hasher.update(&n.to_le_bytes());
-            });
-            hasher.update(&algorithm.bytes().collect::<Vec<u8>>());
-        }
-        self.digest = (!self.chosen.is_empty()).then(|| hasher.finalize().to_hex()[..8].to_owned());
+        self.digests = [false, true].map(|back| {
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(&(library.version as u64).to_le_bytes());
+            let mut chosen = self.chosen.iter().filter(|(shape, _)| shape.back == back).peekable();
+            chosen.peek()?;
+            for (shape, Chosen { algorithm, .. }) in chosen {
+                [shape.outputs as u64, shape.inputs as u64, shape.wide.into()].iter().for_each(|n| {
+                    hasher.update(&n.to_le_bytes());
+                });
+                hasher.update(&algorithm.bytes().collect::<Vec<u8>>());
+            }
+            Some(hasher.finalize().to_hex()[..8].to_owned())
+        });
     }
 }
 
@@ -136,7 +155,7 @@ struct Measured {
     own: Times,
     /// One for each candidate that was looked at; those that are not exact have none.
     candidates: Vec<Option<Times>>,
-    chosen: Option<(Multiplier, Algorithm)>,
+    chosen: Option<Chosen>,
     most_rows: usize,
 }
 
@@ -188,8 +207,8 @@ impl<'a> Sweep<'a> {
             most_rows,
             w: take(matrices * matrix),
             matrices,
-            x: take(most_rows * stride_of(shape.inputs) * 2),
-            out: take(most_rows * stride_of(shape.outputs) * shape.out_bytes()),
+            x: take(most_rows * shape.x_stride() * 2),
+            out: take(most_rows * stride_of(shape.width()) * shape.out_bytes()),
         }
     }
 
@@ -216,7 +235,7 @@ impl<'a> Sweep<'a> {
         measured.own = self.times(&mut |product| self.own(product));
         measured.verdict = decide(choice, measured.own, &measured.candidates);
         if let Verdict::Fast(i) = measured.verdict {
-            measured.chosen = Some((multiplier, candidates[i]));
+            measured.chosen = Some(Chosen { multiplier, algorithm: candidates[i], most_rows: self.most_rows });
         }
         measured
     }
@@ -237,14 +256,27 @@ impl<'a> Sweep<'a> {
         all
     }
 
-    /// Random rows. Every second row of the weights cancels the activations, see [`probe`].
+    /// Random rows. Every second sum cancels, see [`probe`]: on the way forward those of every second row of the weights, on the way back those of every
+    /// second row of gradients.
     fn fill(&self) {
-        let inputs = self.shape.inputs;
+        let WeightShape { outputs, inputs, wide, back } = self.shape;
         // An even number of rows, so that the pattern goes on from one portion to the next.
         let portion = (PORTION / (2 * stride_of(inputs))).next_multiple_of(2).max(2);
-        let rows = portion.min(self.matrices * self.shape.outputs);
-        self.repeat(&self.w, &probe(1, rows, inputs, |row| row % 2 == 1, 1.0));
-        self.repeat(&self.x, &probe(2, PERIOD.min(self.most_rows), inputs, |_| true, -1.0));
+        let rows = portion.min(self.matrices * outputs);
+        self.repeat(&self.w, &probe(1, rows, inputs, |row| !back && row % 2 == 1, 1.0));
+        let x = probe(2, PERIOD.min(self.most_rows), self.shape.reduced(), |row| !back || row % 2 == 1, -1.0);
+        if !back {
+            return self.repeat(&self.x, &x);
+        }
+        let half = outputs / 2 * stride_of(inputs) * 2;
+        // SAFETY: two halves of the first matrix.
+        unsafe { self.queue.copy(self.w.ptr + half as u64, self.w.ptr, half) };
+        let row = stride_of(outputs) * 2;
+        match wide {
+            // What lies between two rows is filled too: nothing may read it.
+            true => self.repeat(&self.x, &x.chunks(row).flat_map(|row| [row, row]).flatten().copied().collect::<Vec<u8>>()),
+            false => self.repeat(&self.x, &x),
+        }
     }
 
     /// Fills a buffer with a pattern.
@@ -287,7 +319,7 @@ impl<'a> Sweep<'a> {
     }
 
     fn stride_bytes(&self) -> usize {
-        stride_of(self.shape.outputs) * self.shape.out_bytes()
+        stride_of(self.shape.width()) * self.shape.out_bytes()
     }
 
     /// Rows of the product, padding included.
@@ -300,9 +332,9 @@ impl<'a> Sweep<'a> {
 
     /// The values of downloaded rows.
     fn rows_of(&self, bytes: &[u8]) -> Vec<f32> {
-        let width = self.shape.outputs * self.shape.out_bytes();
+        let width = self.shape.width() * self.shape.out_bytes();
         let row = |row: &[u8]| -> Vec<f32> {
-            match self.shape.wide {
+            match self.shape.gives_wide() {
                 true => row.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
                 false => row.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
             }
@@ -329,7 +361,7 @@ impl<'a> Sweep<'a> {
         }
         let reference = self.download(0, PERIOD.min(self.most_rows));
         let values = self.rows_of(&reference[..COMPARED.min(self.most_rows) * self.stride_bytes()]);
-        if first_far(own, &values, self.shape.inputs).is_some() {
+        if first_far(own, &values, self.shape.reduced()).is_some() {
             return false;
         }
         // The largest product is still there, and goes first.
@@ -343,7 +375,7 @@ impl<'a> Sweep<'a> {
 
     /// Whether the rows of the product on the card have the bits of the reference.
     fn repeats(&self, reference: &[u8], rows: usize) -> bool {
-        let (stride, width) = (self.stride_bytes(), self.shape.outputs * self.shape.out_bytes());
+        let (stride, width) = (self.stride_bytes(), self.shape.width() * self.shape.out_bytes());
         let portion = (PORTION / stride).max(1);
         (0..rows).step_by(portion).all(|first| {
             let part = self.download(first, portion.min(rows - first));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use crate::tiny_model::{TinyModel, write_safetensors};
 /// What pushes under load came to.
 #[derive(Default)]
 struct Load {
+    pushes: u64,
     jobs: usize,
     samples: usize,
     /// Samples of more than one version.
@@ -21,17 +22,21 @@ struct Load {
     seconds: BTreeMap<String, Vec<f64>>,
 }
 
-/// Runs jobs of every rule while `pushes` versions are pushed.
+/// Most pushes for want of samples that cross a swap: a machine may be so fast that few do.
+const MOST_PUSHES: u64 = 4000;
+
+/// Runs jobs of every rule while versions are pushed: at least `pushes`, and until 8 jobs are done and 4 samples were on their way during a swap.
 async fn under_load(pushes: u64) -> Load {
     let model = folder(&TinyModel::default());
     write_safetensors(&model.path().join("model.safetensors"), &naming(0));
     let dir = tempfile::tempdir().unwrap();
     let served = Arc::new(Served::start(model.path(), dir.path(), &[]).await);
     let over = Arc::new(AtomicBool::new(false));
+    let seen = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
     let workers: Vec<_> = ["finish", "restart", "continue", "continue"]
         .into_iter()
         .map(|rule| {
-            let (served, over) = (served.clone(), over.clone());
+            let (served, over, seen) = (served.clone(), over.clone(), seen.clone());
             tokio::spawn(async move {
                 let (mut jobs, mut samples, mut mixed) = (0, 0, 0);
                 while !over.load(Ordering::SeqCst) {
@@ -49,6 +54,7 @@ async fn under_load(pushes: u64) -> Load {
                         }
                         samples += 1;
                         mixed += usize::from(spans.len() > 1);
+                        seen[1].fetch_add(usize::from(spans.len() > 1), Ordering::SeqCst);
                     }
                     for position in 0..4 {
                         let group = streamed.group(position);
@@ -63,13 +69,18 @@ async fn under_load(pushes: u64) -> Load {
                         assert!(rule == "continue" || versions.len() == 1, "{rule}: {group}");
                     }
                     jobs += 1;
+                    seen[0].fetch_add(1, Ordering::SeqCst);
                 }
                 (jobs, samples, mixed)
             })
         })
         .collect();
     let mut load = Load::default();
-    for version in 1..=pushes {
+    let is_enough = || seen[0].load(Ordering::SeqCst) >= 8 && seen[1].load(Ordering::SeqCst) >= 4;
+    let a_worker_ended = || workers.iter().any(|worker| worker.is_finished());
+    while load.pushes < pushes || !(is_enough() || a_worker_ended() || load.pushes == MOST_PUSHES) {
+        load.pushes += 1;
+        let version = load.pushes;
         let answer = served.push(version, &naming(version)).await;
         for (step, seconds) in answer["seconds"].as_object().unwrap() {
             load.seconds.entry(step.clone()).or_default().push(seconds.as_f64().unwrap());
@@ -82,14 +93,14 @@ async fn under_load(pushes: u64) -> Load {
         load.samples += samples;
         load.mixed += mixed;
     }
-    assert_eq!(served.live().await, pushes);
+    assert_eq!(served.live().await, load.pushes);
     load
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_push_drops_a_request_and_every_token_names_its_version() {
-    let Load { jobs, samples, mixed, .. } = under_load(16).await;
-    println!("16 pushes among {jobs} jobs of {samples} samples, {mixed} of which cross a swap");
+    let Load { pushes, jobs, samples, mixed, .. } = under_load(16).await;
+    println!("{pushes} pushes among {jobs} jobs of {samples} samples, {mixed} of which cross a swap");
     assert!(jobs >= 8 && mixed >= 4, "{jobs} jobs, {mixed} mixed samples: the pushes met no load");
 }
 
@@ -122,7 +133,8 @@ async fn long_a_thousand_pushes_lose_nothing() {
     let began = Instant::now();
     let load = under_load(1000).await;
     println!(
-        "1000 pushes of the tiny model in {:.1} s among {} jobs of {} samples, none lost; {} samples cross a swap, every token is its version's",
+        "{} pushes of the tiny model in {:.1} s among {} jobs of {} samples, none lost; {} samples cross a swap, every token is its version's",
+        load.pushes,
         began.elapsed().as_secs_f64(),
         load.jobs,
         load.samples,

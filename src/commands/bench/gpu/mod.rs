@@ -237,7 +237,7 @@ fn one_shape(
             continue;
         }
         say(&name);
-        if let Some(found) = report.part(&name, training::measure(base, shape, limits, sequences, length, recompute)) {
+        if let Some(found) = report.part(&name, training::measure(base, workload.gemm, shape, limits, sequences, length, recompute)) {
             let found = report.in_memory(&name, found);
             report.training.extend(found);
         }

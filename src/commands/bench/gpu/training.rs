@@ -5,8 +5,9 @@ use std::time::Instant;
 use crate::model::backward::{Packed, PackedSequence, Recompute, Slope, Training};
 use crate::model::params::{Param, Params};
 use crate::model::weights::matrix_parameters;
-use crate::ops::cuda::{CudaOps, Flat};
+use crate::ops::cuda::{CudaOps, Flat, GemmChoice};
 use crate::ops::{Ops, TrainOps};
+use crate::trainer::backend::training_products;
 use crate::trainer::optimizer::{Adamw, AdamwSettings, clip_global_norm};
 
 use super::super::measure::median;
@@ -63,6 +64,7 @@ const PARAMETER_BYTES: u64 = 2 + 4 + 4 + 8;
 /// Measures steps of `sequences` of `length` tokens. `None` where the model or its activations have no room.
 pub(super) fn measure(
     base: &CudaOps,
+    gemm: GemmChoice,
     shape: Shape,
     limits: &Limits,
     sequences: usize,
@@ -70,7 +72,9 @@ pub(super) fn measure(
     recompute: Recompute,
 ) -> Result<Option<TrainFigure>, GpuBenchError> {
     let config = shape.config()?;
-    let ops = base.another()?;
+    let mut ops = base.another()?;
+    let logits = ops.chunk_logits();
+    ops.prepare_products(gemm, &training_products(&config, logits))?;
     let rows = sequences * length.next_multiple_of(ops.row_group());
     let need = PARAMETER_BYTES * config.num_parameters() as u64
         + Training::<CudaOps>::activation_bytes(&ops, &config, recompute, rows)
