@@ -32,6 +32,7 @@ pub fn trials() -> Vec<Trial> {
         UNSOUND.iter().map(|name| with_library(&format!("refuses_one_that_is_{name}"), &[(CANDIDATES, *name)], refused)).collect();
     let all = format!("{},sound", UNSOUND.join(","));
     trials.extend([
+        with_library("refuses_one_that_is_position_of_few_rows", &[(CANDIDATES, "position")], refused_of_few_rows),
         with_library("takes_the_sound_one_among_all_others", &[(CANDIDATES, all.as_str())], taken),
         with_library("multiplies_gradients_with_the_sound_one", &[(CANDIDATES, "varying,wrong,position,sound")], back),
         with_library("is_taken_by_itself_where_it_is_faster", &[(CANDIDATES, "sound")], faster),
@@ -193,6 +194,16 @@ fn refused() {
     let shapes = [shape(64, 64, false), shape(40, 136, true)];
     let mut ops = prepared(GemmChoice::Cublaslt, &shapes);
     shapes.into_iter().for_each(|shape| assert_our_own(&mut ops, shape));
+}
+
+/// Of few rows too, each has a twin elsewhere; and widths that are odd hide no order.
+fn refused_of_few_rows() {
+    let shapes = [shape(64, 64, false), shape(7, 17, false), shape(1001, 64, true).backwards()];
+    let products = shapes.map(|shape| Products { shape, most_rows: 64 });
+    let mut ops = cuda();
+    ops.prepare_products(GemmChoice::Cublaslt, &products).unwrap_or_else(|e| panic!("{e}"));
+    let id = ops.numerics_id();
+    assert!(id.ends_with("-own"), "{id}");
 }
 
 fn taken() {

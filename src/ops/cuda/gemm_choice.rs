@@ -180,8 +180,11 @@ pub fn decide(choice: GemmChoice, own: Times, candidates: &[Option<Times>]) -> V
     about_best.map_or(Verdict::Slower, |(i, _)| Verdict::Fast(*i))
 }
 
-/// Rows of activations after which the sweep's activations repeat. Prime, so that equal rows come to stand at every place of a tile.
-pub const PERIOD: usize = 257;
+/// Rows after which the sweep's activations repeat, for products of at most so many: prime, so that equal rows come to stand at every place of a tile,
+/// and at most half of the rows, so that every row has a twin.
+pub fn period(most_rows: usize) -> usize {
+    [257, 127, 61, 31, 13, 7, 3].into_iter().find(|period| 2 * period <= most_rows).unwrap_or(1)
+}
 
 /// The first row whose bits are not those of the reference row of its number, modulo the reference's rows. `rows` are consecutive ones of a product,
 /// from row `first` on; `row_bytes` of every `stride_bytes` are values.
@@ -219,6 +222,10 @@ pub fn probe(seed: u64, rows: usize, cols: usize, mirrored: impl Fn(usize) -> bo
         if mirrored(r) {
             let (first, second) = row.split_at_mut(half);
             first.iter().zip(second).for_each(|(from, to)| *to = bf16::from_f32(from.to_f32() * sign));
+            // A value that nothing cancels would hide the rounding of all others.
+            if sign < 0.0 && cols % 2 == 1 {
+                row[cols - 1] = bf16::ZERO;
+            }
         }
         row.iter().for_each(|v| out.extend(v.to_le_bytes()));
     }

@@ -1,7 +1,7 @@
 //! The sweep at start-up: which products cuBLASLt may compute, found out on the card.
 //!
 //! For every weight shape of a model and every candidate algorithm, products of several numbers of rows are compared bit by bit. The activations
-//! repeat after [`PERIOD`] rows, so that every row of every product has its twin in the largest one. An algorithm that passes is timed beside our own
+//! repeat after [`period`] rows, so that every row of every product has its twin in the largest one. An algorithm that passes is timed beside our own
 //! kernel. All memory that this takes is given back; nothing of it happens inside a step.
 //!
 //! A step may be recorded as a graph only after it has run once call by call (see `step.rs`), so the library has loaded what it needs by then.
@@ -16,7 +16,7 @@ use super::cublaslt::{Algorithm, Library, Multiplier, words};
 use super::device::{Device, Unavailable};
 use super::gemm::{self, Product};
 use super::gemm_choice::{
-    FEW_ROWS, GemmChoice, PERIOD, Products, Times, Verdict, WeightShape, decide, first_far, first_unlike, merged, probe, row_counts,
+    FEW_ROWS, GemmChoice, Products, Times, Verdict, WeightShape, decide, first_far, first_unlike, merged, period, probe, row_counts,
 };
 use super::launch::Queue;
 use super::memory::{Arena, Buffer, Purpose};
@@ -37,9 +37,6 @@ const PORTION: usize = 32 << 20;
 
 /// Bytes of weights that timed products go through in turn: more than a cache holds, as the weights of a model's layers are.
 const BEYOND_CACHE: usize = 192 << 20;
-
-/// Rows of which values are compared with those of our own kernel.
-const COMPARED: usize = 17;
 
 /// Which products cuBLASLt computes, and how.
 #[derive(Default)]
@@ -186,6 +183,8 @@ struct Sweep<'a> {
     queue: &'a Queue,
     shape: WeightShape,
     most_rows: usize,
+    /// Rows after which the activations repeat.
+    period: usize,
     /// As many matrices as it takes to go beyond the cache.
     w: Buffer,
     matrices: usize,
@@ -205,6 +204,7 @@ impl<'a> Sweep<'a> {
             queue,
             shape,
             most_rows,
+            period: period(most_rows),
             w: take(matrices * matrix),
             matrices,
             x: take(most_rows * shape.x_stride() * 2),
@@ -223,7 +223,7 @@ impl<'a> Sweep<'a> {
             return measured;
         }
         self.fill();
-        let own = self.own_values(COMPARED.min(self.most_rows));
+        let own = self.own_values(self.period);
         for algorithm in &candidates {
             let exact = self.is_exact(&mut multiplier, algorithm, &own);
             let times = exact.then(|| self.times(&mut |product| self.fast(&mut multiplier, algorithm, product)));
@@ -264,7 +264,7 @@ impl<'a> Sweep<'a> {
         let portion = (PORTION / (2 * stride_of(inputs))).next_multiple_of(2).max(2);
         let rows = portion.min(self.matrices * outputs);
         self.repeat(&self.w, &probe(1, rows, inputs, |row| !back && row % 2 == 1, 1.0));
-        let x = probe(2, PERIOD.min(self.most_rows), self.shape.reduced(), |row| !back || row % 2 == 1, -1.0);
+        let x = probe(2, self.period, self.shape.reduced(), |row| !back || row % 2 == 1, -1.0);
         if !back {
             return self.repeat(&self.x, &x);
         }
@@ -359,8 +359,8 @@ impl<'a> Sweep<'a> {
         if !counts.iter().all(|rows| multiplier.takes(algorithm, *rows)) || !self.run(multiplier, algorithm, self.most_rows) {
             return false;
         }
-        let reference = self.download(0, PERIOD.min(self.most_rows));
-        let values = self.rows_of(&reference[..COMPARED.min(self.most_rows) * self.stride_bytes()]);
+        let reference = self.download(0, self.period);
+        let values = self.rows_of(&reference);
         if first_far(own, &values, self.shape.reduced()).is_some() {
             return false;
         }
