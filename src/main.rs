@@ -156,6 +156,9 @@ enum BenchCommand {
         /// Write every figure to this file, as JSON.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
+        /// Hold weights of the first shape on the card for a bench in another process.
+        #[arg(long, hide = true)]
+        hold: bool,
     },
     /// Engine steps that the width planner needs, beside rounds and one sample at a time: the real job on a simulated engine.
     Schedule {
@@ -406,7 +409,7 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
             spinner.finish_and_clear();
             print(&report, json)?;
         }
-        Command::Bench(BenchCommand::Gpu { device, kernels, gemm, shapes, batches, contexts, seconds, json }) => {
+        Command::Bench(BenchCommand::Gpu { device, kernels, gemm, shapes, batches, contexts, seconds, json, hold }) => {
             let DeviceChoice::Cuda(ordinal) = device else {
                 return Err("--device: this bench measures a GPU; give cuda or cuda:N".into());
             };
@@ -416,6 +419,10 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
             };
             let (batches, contexts) = (or(batches, [&[1, 16, 64, 256], &[1, 4]]), or(contexts, [&[1024, 4096], &[32, 96]]));
             let workload = gpu::Workload { ordinal, kernels, gemm, shapes, batches, contexts, seconds: seconds.into() };
+            if hold {
+                tokio::task::spawn_blocking(move || gpu::hold(&workload)).await??;
+                return Ok(ExitCode::SUCCESS);
+            }
             let spinner = ProgressBar::new_spinner();
             spinner.enable_steady_tick(std::time::Duration::from_millis(200));
             let shown = spinner.clone();

@@ -106,10 +106,10 @@ if wanted transformers; then
     fi
     models=$(mktemp -d)
     # shellcheck disable=SC2086
-    part transformers "$transformers_limit" "$python" "$root/benches/peers/transformers_batch.py" "$models/model" \
+    part transformers "$transformers_limit" "$python" -B "$root/benches/peers/transformers_batch.py" "$models/model" \
         --shape "$shape" --adaroll "$adaroll" --json "$out/transformers.json" $sizes
     rm -rf "$models"
-    finding=$(grep -E '"(skipped|failed|smaller)"' "$out/transformers.txt" | head -n 1 | sed 's/^ *//' | tr -d '",')
+    finding=$(grep -E '"(skipped|failed|smaller)"' "$out/transformers.txt" | head -n 1 | sed 's/^ *//; s/,$//' | tr -d '"')
     case "$finding" in
         skipped:*) [ "$verdict" != ok ] || verdict=skipped ;;
         smaller:*) finding="times ahead of continuous batching (target 3): ${finding#smaller: }" ;;
@@ -127,18 +127,19 @@ if wanted train; then
     if [ -f "$out/gpu.json" ]; then figures=$out/gpu.json; else figures=""; fi
     models=$(mktemp -d)
     # shellcheck disable=SC2086
-    part train "$train_limit" "$python" "$root/benches/peers/transformers_train.py" "$models/model" \
+    part train "$train_limit" "$python" -B "$root/benches/peers/transformers_train.py" "$models/model" \
         --shape "$shape" --json "$out/train.json" $sizes ${figures:+--adaroll-json "$figures"}
     rm -rf "$models"
-    finding=$(grep -E '"(skipped|smaller)"' "$out/train.txt" | head -n 1 | sed 's/^ *//' | tr -d '",')
+    finding=$(grep -E '"(skipped|smaller)"' "$out/train.txt" | head -n 1 | sed 's/^ *//; s/,$//' | tr -d '"')
     case "$finding" in
         skipped:*) [ "$verdict" != ok ] || verdict=skipped ;;
         smaller:*) finding="times ahead of its training steps: ${finding#smaller: }" ;;
+        *) [ "$verdict" != ok ] || finding="no figures of ours beside it" ;;
     esac
     failures=$(grep -c '"failed"' "$out/train.txt")
     if [ "$failures" != 0 ]; then
         # Out of memory, say: what it is in full is in the file.
-        why=$(grep '"failed"' "$out/train.txt" | head -n 1 | sed 's/^ *"failed": //' | tr -d '"' | cut -c 1-100)
+        why=$(grep '"failed"' "$out/train.txt" | head -n 1 | sed 's/^ *"failed": //; s/,$//' | tr -d '"' | cut -c 1-100)
         finding="${finding:+$finding; }$failures without figures: $why"
     fi
     row train "$verdict" "$took" "$finding"

@@ -151,7 +151,7 @@ pub struct Model {
     pub device: String,
     /// Folder of kernels made by `adaroll kernels build`; empty: compiled at the first start and kept.
     pub kernels: PathBuf,
-    /// What multiplies on the way forward on a GPU: "auto", "own" or "cublaslt", as the server's engine.gemm: both should be the same.
+    /// What multiplies by weights on a GPU, forward and back: "auto", "own" or "cublaslt", as the server's engine.gemm: both should be the same.
     pub gemm: String,
     /// Most memory of the GPU that the run may take, in GiB; 0: all that is free. A server on the same card takes its share first.
     pub memory_gib: f64,

@@ -1,5 +1,7 @@
 //! `tests/gpu.sh`, which runs on a real card without changes, tried on the emulated one: its parts, its files and its table.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use libtest_mimic::Trial;
@@ -21,7 +23,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// The script with the emulated card, without the part that would run these tests.
-fn script(out: &std::path::Path) -> Command {
+fn script(out: &Path) -> Command {
     let mut command = Command::new("sh");
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gpu.sh")).arg(out);
     command.env_remove("LD_PRELOAD").env("LD_LIBRARY_PATH", joined(&folder())).env("ADAROLL", env!("CARGO_BIN_EXE_adaroll"));
@@ -38,21 +40,32 @@ fn run(command: &mut Command) -> (bool, String, String) {
     (output.status.success(), text(&output.stdout), text(&output.stderr))
 }
 
+/// The python of this machine without its packages, so without torch.
+fn bare_python(folder: &Path) -> PathBuf {
+    let path = folder.join("python");
+    std::fs::write(&path, "#!/bin/sh\nunset PYTHONPATH\nexec python3 -S \"$@\"\n").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
 fn measures() {
     let out = tempfile::tempdir().unwrap();
-    // A python without torch, or without a card: the comparisons are skipped, and say why.
-    let (ok, table, log) = run(script(out.path()).env("ADAROLL_GPU_SH_PYTHON", "python3").env("PYTHONNOUSERSITE", "1"));
+    let tools = tempfile::tempdir().unwrap();
+    // Without torch the comparisons are skipped, and say why.
+    let (ok, table, log) = run(script(out.path()).env("ADAROLL_GPU_SH_PYTHON", bare_python(tools.path())));
     assert!(ok, "{table}\n{log}");
     for line in ["tiny: ", "\nbench          ok", "\ntransformers ", "\ntrain ", "benches/results/"] {
         assert!(table.contains(line), "{line:?} is not in the table:\n{table}\n{log}");
     }
-    let train: serde_json::Value = serde_json::from_slice(&std::fs::read(out.path().join("train.json")).unwrap()).unwrap();
-    let reason = train["skipped"].as_str().unwrap_or_else(|| panic!("there is no card for transformers: {train}"));
-    let row = table.lines().find(|line| line.starts_with("train ")).unwrap_or_default();
-    assert!(row.starts_with("train          skipped") && row.ends_with(&format!("skipped: {reason}")), "{row:?} says not {reason:?}");
+    for part in ["transformers", "train"] {
+        let row = table.lines().find(|line| line.starts_with(&format!("{part} "))).unwrap_or_default();
+        assert!(row.contains(" skipped ") && row.ends_with("skipped: torch is not installed"), "{part}: {row:?}\n{log}");
+        let report: serde_json::Value = serde_json::from_slice(&std::fs::read(out.path().join(format!("{part}.json"))).unwrap()).unwrap();
+        assert_eq!(report["skipped"], "torch is not installed", "{part}");
+    }
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(out.path().join("gpu.json")).unwrap()).unwrap();
     let shape = &report["shapes"][0];
-    for part in ["decode", "prefill", "training", "invariance", "engine", "kernels"] {
+    for part in ["decode", "prefill", "training", "handover", "invariance", "engine", "kernels"] {
         assert!(shape[part].as_array().is_some_and(|figures| !figures.is_empty()), "{part} has no figures: {shape}");
     }
     assert_eq!(shape["failed"].as_array().map(Vec::len), Some(0), "{shape}");

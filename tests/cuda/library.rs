@@ -171,7 +171,8 @@ fn assert_by_the_library(ops: &mut CudaOps, shape: WeightShape) {
             assert!(nmse(&together, &want) < 1e-12, "{}: {:.2e}", what(), nmse(&together, &want));
             let own = factors.on(&mut cuda(), &factors.x);
             let differs = together.iter().zip(&own).any(|(a, b)| a.to_bits() != b.to_bits());
-            assert!(differs, "{}: our own kernels add in another order", what());
+            // A few short sums may agree by chance.
+            assert!(differs || together.len() < 1000, "{}: our own kernels add in another order", what());
         } else {
             assert_near(&what, &together, &want, &rounded(&want));
         }

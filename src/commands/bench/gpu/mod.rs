@@ -4,6 +4,7 @@
 //! kernel alone, and the engine. What does not fit the card's memory or the time given is left out, and the report says so.
 
 mod engine;
+mod handover;
 mod invariance;
 mod kernels;
 mod limits;
@@ -25,6 +26,7 @@ use crate::ops::cuda::compile::{KernelOptions, kernels_for};
 use crate::ops::cuda::{CudaOps, CudaSettings, Device, GemmChoice, Unavailable};
 
 pub use engine::EngineFigure;
+pub use handover::{HandoverFigure, hold};
 pub use invariance::CostFigure;
 pub use kernels::KernelFigure;
 pub use limits::Limits;
@@ -72,6 +74,8 @@ pub struct ShapeReport {
     pub prefill: Vec<PrefillFigure>,
     /// Training steps.
     pub training: Vec<TrainFigure>,
+    /// Weights from a trainer.
+    pub handover: Vec<HandoverFigure>,
     /// What invariance costs.
     pub invariance: Vec<CostFigure>,
     /// The engine.
@@ -159,13 +163,9 @@ pub fn bench(workload: &Workload, say: impl Fn(&str), keep: impl Fn(&Report)) ->
     let start = Instant::now();
     let end = start + Duration::from_secs(workload.seconds);
     say("the kernels");
-    let device = Device::open(workload.ordinal)?;
-    let options = KernelOptions { shipped: workload.kernels.clone(), ..KernelOptions::default() };
-    let images = kernels_for(device.arch, &options).map_err(|e| GpuBenchError::Kernels(e.to_string()))?;
+    let (base, origin) = open(workload)?;
+    let device = base.device().clone();
     let tiny = workload.shapes.iter().all(|s| s.is_tiny());
-    let settings =
-        CudaSettings { chunk_bytes: if tiny { 1 << 20 } else { CudaSettings::default().chunk_bytes }, ..CudaSettings::default() };
-    let base = CudaOps::new(&device, &images, settings)?;
     say("the card's limits");
     let limits = limits::measure(&base, if tiny { 0.0 } else { 0.05 }, tiny)?;
     let mut report = Report {
@@ -174,7 +174,7 @@ pub fn bench(workload: &Workload, say: impl Fn(&str), keep: impl Fn(&Report)) ->
         multiprocessors: device.multiprocessors,
         memory_gib: device.memory().map_or(0, |(_, total)| total) as f64 / f64::from(1 << 30),
         driver: driver(),
-        kernels: images.origin.to_string(),
+        kernels: origin,
         gemm: workload.gemm.to_string(),
         date: utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())),
         seconds: 0.0,
@@ -191,6 +191,17 @@ pub fn bench(workload: &Workload, say: impl Fn(&str), keep: impl Fn(&Report)) ->
         keep(&report);
     }
     Ok(report)
+}
+
+/// The card's operations, and where their kernels come from.
+fn open(workload: &Workload) -> Result<(CudaOps, String), GpuBenchError> {
+    let device = Device::open(workload.ordinal)?;
+    let options = KernelOptions { shipped: workload.kernels.clone(), ..KernelOptions::default() };
+    let images = kernels_for(device.arch, &options).map_err(|e| GpuBenchError::Kernels(e.to_string()))?;
+    let tiny = workload.shapes.iter().all(|s| s.is_tiny());
+    let usual = CudaSettings::default();
+    let settings = CudaSettings { chunk_bytes: if tiny { 1 << 20 } else { usual.chunk_bytes }, ..usual };
+    Ok((CudaOps::new(&device, &images, settings)?, images.origin.to_string()))
 }
 
 /// The driver's version, where the system tells.
@@ -221,6 +232,7 @@ fn one_shape(
         decode: Vec::new(),
         prefill: Vec::new(),
         training: Vec::new(),
+        handover: Vec::new(),
         invariance: Vec::new(),
         engine: Vec::new(),
         kernels: Vec::new(),
@@ -240,6 +252,14 @@ fn one_shape(
         if let Some(found) = report.part(&name, training::measure(base, workload.gemm, shape, limits, sequences, length, recompute)) {
             let found = report.in_memory(&name, found);
             report.training.extend(found);
+        }
+    }
+    let name = "weights from a trainer";
+    if !report.is_late(name, until(0.3)) {
+        say(name);
+        if let Some(found) = report.part(name, handover::measure(base, shape, workload)) {
+            let found = report.in_memory(name, found);
+            report.handover.extend(found);
         }
     }
     say("making the weights");

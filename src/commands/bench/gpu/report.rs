@@ -109,6 +109,14 @@ impl fmt::Display for ShapeReport {
                 at_least(t.adamw_share, t.adamw_target)
             )?;
         }
+        for h in &self.handover {
+            let (gb, gb_per_s) = (h.bytes as f64 / 1e9, h.bytes as f64 / h.total_us / 1e3);
+            write!(f, "\n  weights from a trainer: {gb:.2} GB in {:.0} us ({gb_per_s:.0} GB/s),", h.total_us)?;
+            write!(f, " hashed in {:.0} us, taken and verified in {:.0} us", h.export_us, h.import_us)?;
+            if let Some(target) = h.target_us {
+                write!(f, "  target at most {target:.0} us: {}", if h.total_us <= target { "reached" } else { "missed" })?;
+            }
+        }
         if !self.invariance.is_empty() {
             write!(f, "\n  {:<20} {:>10} {:>10} {:>12}", "invariance", "us a step", "varying", "costs")?;
         }
