@@ -6,7 +6,7 @@
 
 use regex::{Regex, RegexBuilder};
 
-use super::{Verdict, math, shortened};
+use super::{Verdict, number, shortened};
 use crate::field::FieldError;
 
 /// Most choices.
@@ -86,7 +86,7 @@ impl Choice {
     /// The choice that `text` settles on, if there is one.
     pub fn find<'a>(&'a self, text: &str) -> Option<&'a str> {
         let text = text.trim();
-        let boxed = math::boxes(text).find_map(|(at, inside)| {
+        let boxed = number::boxes(text).find_map(|(at, inside)| {
             let inside = inside.trim();
             let found = self.alone.captures(inside).or_else(|| self.first.captures(inside))?;
             Some((at, self.named(found.name("choice")?.as_str(), true)?))

@@ -2,13 +2,14 @@
 //!
 //! A request names a reward per prompt ([`Spec`]); it is compiled once, with its reference answer ("gold"), into a [`Verifier`], which
 //! then judges every sample of the prompt on a [`Pool`] of bounded size, retries included. A verdict is never a silent zero: what could
-//! not be judged says so. Kinds that need nothing but the text are judged here ([`math`], [`exact`], [`pattern`], [`choice`], [`schema`]);
+//! not be judged says so. Kinds that need nothing but the text are judged here ([`number`], [`exact`], [`pattern`], [`choice`], [`schema`]);
 //! [`webhook`] asks a grader over HTTP; the scores of `pull` come from the client and never reach the pool.
 
 pub mod choice;
 pub mod exact;
+mod found;
 mod judge;
-pub mod math;
+pub mod number;
 pub mod pattern;
 mod pool;
 pub mod schema;
@@ -17,6 +18,7 @@ mod spec;
 mod verifier;
 pub mod webhook;
 
+pub use found::{Found, Ruling};
 pub use judge::{Asked, Judge, Judged};
 pub use pool::Pool;
 pub use settings::PoolSettings;

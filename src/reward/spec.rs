@@ -14,7 +14,7 @@ use super::exact::Exact;
 use super::pattern::Pattern;
 use super::schema::Schema;
 use super::webhook::Webhook;
-use super::{Verifier, math, shortened};
+use super::{Verifier, number, shortened};
 use crate::field::{self, FieldError};
 
 /// Names of the reward kinds this server judges.
@@ -29,7 +29,7 @@ const PULL_SECONDS: f64 = 366.0 * 86_400.0;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Spec {
-    /// The last number of the answer equals `answer`: 1, else 0. See [`math`].
+    /// The last number of the answer equals `answer`: 1, else 0. See [`number`].
     Math {
         /// The reference answer, a number.
         answer: String,
@@ -133,7 +133,7 @@ impl Spec {
         let bad = |field| move |problem| BadGold { field, problem };
         let bad_timeout = |error: FieldError| BadGold { field: "timeout_s", problem: error.problem };
         match self {
-            Spec::Math { answer } => math::Number::parse_gold(answer).map(Verifier::Math).ok_or_else(|| BadGold {
+            Spec::Math { answer } => number::Number::parse_gold(answer).map(Verifier::Math).ok_or_else(|| BadGold {
                 field: "answer",
                 problem: format!("is {:?}, which is not one number; give it as in \"72\", \"-1.5\" or \"3/4\"", shortened(answer)),
             }),

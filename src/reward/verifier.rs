@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{choice, exact, math, pattern, schema, webhook};
+use super::{choice, exact, number, pattern, schema, webhook};
 
 /// What a verifier says of one answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,7 +38,7 @@ impl Verdict {
 #[derive(Clone, Debug)]
 pub enum Verifier {
     /// Compares the answer's number with this one.
-    Math(math::Number),
+    Math(number::Number),
     /// Compares the whole text.
     Exact(exact::Exact),
     /// Looks for a pattern.
@@ -86,7 +86,7 @@ impl Verifier {
     /// Judges one answer by its text alone. What needs a grader or the client is a failure here: nobody was asked.
     pub fn judge(&self, text: &str) -> Verdict {
         match self {
-            Verifier::Math(gold) => math::judge(gold, text),
+            Verifier::Math(gold) => number::judge(gold, text),
             Verifier::Exact(exact) => exact.judge(text),
             Verifier::Regex(pattern) => pattern.judge(text),
             Verifier::Choice(choice) => choice.judge(text),

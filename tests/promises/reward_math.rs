@@ -1,6 +1,6 @@
 //! Promise: the number of an answer is found and compared exactly.
 
-use adaroll::reward::math::{Number, extract};
+use adaroll::reward::number::{Number, extract};
 use adaroll::reward::{Spec, Verdict};
 use serde_json::json;
 
