@@ -1,0 +1,791 @@
+//! From tokens to what kind of answer they are: a quantity, a tuple, a set, an equation, an interval, a matrix, words.
+//!
+//! Every reading takes all tokens. What no reading takes is [`Answer::Opaque`], equal only to the same tokens.
+
+use num_bigint::BigInt;
+use num_traits::{ToPrimitive, Zero};
+
+use super::expr::{Expr, Function, TooLarge};
+use super::lex::{Lexeme, Token};
+use super::parse::{Failure, closing, expression};
+use super::units::unit;
+
+/// Most items of a list, entries of a matrix, or steps of a chain.
+const ITEMS: usize = 200;
+/// Deepest nesting of lists, sets and their like.
+const DEPTH: usize = 12;
+
+/// What an answer is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// An expression, with what stands around a number.
+    Quantity(Quantity),
+    /// `(a, b)`, `[a, b)`, `⟨a, b⟩`: a tuple or an interval.
+    Delimited {
+        /// The opening bracket.
+        open: char,
+        /// The closing bracket.
+        close: char,
+        /// What stands between commas.
+        items: Vec<Answer>,
+    },
+    /// `\{a, b\}`
+    Set(Vec<Answer>),
+    /// Bare values: "1, 2 and 3".
+    List(Vec<Answer>),
+    /// `a = b = c`.
+    Equals {
+        /// What the first side is, if that is no more than a name: `x`, `f(x)`, `|AB|`, `(x, y)`.
+        name: Option<String>,
+        /// All sides.
+        sides: Vec<Answer>,
+    },
+    /// `a < b <= c`: one relation fewer than terms.
+    Inequality {
+        /// The terms.
+        terms: Vec<Expr>,
+        /// `<`, `>`, `≤`, `≥` or `≠`.
+        relations: Vec<char>,
+    },
+    /// `x \in S`
+    Member(Box<Answer>),
+    /// `A ∪ B`, `A ∩ B`, `A ∖ B`.
+    Combination(char, Box<Answer>, Box<Answer>),
+    /// Rows of entries; the flag says that bars stand around it (a determinant).
+    Matrix(Vec<Vec<Answer>>, bool),
+    /// `a : b`
+    Ratio(Vec<Expr>),
+    /// A numeral of another base.
+    Based {
+        /// Its digits.
+        digits: String,
+        /// The base.
+        base: u32,
+    },
+    /// Hours, minutes, seconds, and whether they are after noon, if it says.
+    Clock(Vec<u32>, Option<bool>),
+    /// Year if it has one, month, day.
+    Date(Option<u32>, u32, u32),
+    /// An option's letter with its text: "(B) 12".
+    Choice(char, Box<Answer>),
+    /// A set with a name: R, Z.
+    Named(String),
+    /// Words, in lower case and single spaces, and whether they were marked as text.
+    Words(String, bool),
+    /// Not understood: its tokens.
+    Opaque(Vec<Token>),
+}
+
+/// A value with what stands around it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quantity {
+    /// The value without percent sign and unit.
+    pub value: Expr,
+    /// It has a percent sign.
+    pub percent: bool,
+    /// Its unit, or other words behind it.
+    pub unit: Option<String>,
+}
+
+type Read = Result<Answer, TooLarge>;
+
+/// What the tokens are.
+pub fn answer(tokens: &[Lexeme]) -> Read {
+    read(tokens, 0)
+}
+
+fn opaque(tokens: &[Lexeme]) -> Answer {
+    Answer::Opaque(tokens.iter().map(|lexeme| lexeme.token.clone()).collect())
+}
+
+fn symbol(lexeme: &Lexeme, symbol: char) -> bool {
+    lexeme.token == Token::Symbol(symbol)
+}
+
+/// An expression, or none where the tokens are no mathematics.
+fn parsed(tokens: &[Lexeme]) -> Result<Option<Expr>, TooLarge> {
+    match expression(tokens) {
+        Ok(expression) => Ok(Some(expression)),
+        Err(Failure::Limit(limit)) => Err(limit),
+        Err(Failure::NotMathematics) => Ok(None),
+    }
+}
+
+/// Positions outside of all brackets whose token `is` says yes to.
+fn outside(tokens: &[Lexeme], is: impl Fn(&Token) -> bool) -> Vec<usize> {
+    let mut depth = 0usize;
+    let mut found = Vec::new();
+    for (at, lexeme) in tokens.iter().enumerate() {
+        match &lexeme.token {
+            Token::Open(_) | Token::GroupOpen | Token::Begin(_) => depth += 1,
+            Token::Close(_) | Token::GroupClose | Token::End(_) => depth = depth.saturating_sub(1),
+            token if depth == 0 && is(token) => found.push(at),
+            _ => {}
+        }
+    }
+    found
+}
+
+fn split<'a>(tokens: &'a [Lexeme], at: &[usize]) -> Vec<&'a [Lexeme]> {
+    let mut start = 0;
+    let mut parts: Vec<_> = at
+        .iter()
+        .map(|at| {
+            let part = &tokens[start..*at];
+            start = at + 1;
+            part
+        })
+        .collect();
+    parts.push(&tokens[start..]);
+    parts
+}
+
+/// Without punctuation and empty groups around it.
+fn trimmed(mut tokens: &[Lexeme]) -> &[Lexeme] {
+    loop {
+        match tokens {
+            [first, rest @ ..] if matches!(first.token, Token::Symbol('=' | ',' | ';' | '.' | ':' | '≈' | '*' | '&' | '⇒') | Token::Row) => tokens = rest,
+            [rest @ .., last] if matches!(last.token, Token::Symbol(',' | ';' | '.' | ':' | '*' | '?' | '&' | '∖') | Token::Row) => tokens = rest,
+            [Lexeme { token: Token::GroupOpen, .. }, Lexeme { token: Token::GroupClose, .. }, rest @ ..] => tokens = rest,
+            [rest @ .., Lexeme { token: Token::GroupOpen, .. }, Lexeme { token: Token::GroupClose, .. }] => tokens = rest,
+            _ => return tokens,
+        }
+    }
+}
+
+fn read(tokens: &[Lexeme], depth: usize) -> Read {
+    if depth > DEPTH {
+        return Err(TooLarge("the answer nests deeper than 12 lists"));
+    }
+    let tokens = trimmed(tokens);
+    if tokens.is_empty() {
+        return Ok(opaque(tokens));
+    }
+    if let Some(special) = clock(tokens).or_else(|| date(tokens)) {
+        return Ok(special);
+    }
+    if let Some(plus_minus) = both_signs(tokens, depth)? {
+        return Ok(plus_minus);
+    }
+    if let Some(list) = list(tokens, depth)? {
+        return Ok(list);
+    }
+    if let Some(related) = related(tokens, depth)? {
+        return Ok(related);
+    }
+    if let Some(combined) = combined(tokens, depth)? {
+        return Ok(combined);
+    }
+    if let Some(enclosed) = enclosed(tokens, depth)? {
+        return Ok(enclosed);
+    }
+    single(tokens, depth)
+}
+
+/// `a ± b` is a + b and a - b; all signs together.
+fn both_signs(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
+    let is = |token: &Token| matches!(token, Token::Symbol('±' | '∓'));
+    if !tokens.iter().any(|lexeme| is(&lexeme.token)) {
+        return Ok(None);
+    }
+    // A list's items have their own signs.
+    if !outside(tokens, |t| matches!(t, Token::Symbol(',' | ';') | Token::Conjunction)).is_empty() || enclosing(tokens).is_some() {
+        return Ok(None);
+    }
+    let with = |upper: char, lower: char| -> Vec<Lexeme> {
+        let sign = |lexeme: &Lexeme| match lexeme.token {
+            Token::Symbol('±') => Lexeme { token: Token::Symbol(upper), spaced: lexeme.spaced },
+            Token::Symbol('∓') => Lexeme { token: Token::Symbol(lower), spaced: lexeme.spaced },
+            _ => lexeme.clone(),
+        };
+        tokens.iter().map(sign).collect()
+    };
+    let (plus, minus) = (read(&with('+', '-'), depth + 1)?, read(&with('-', '+'), depth + 1)?);
+    Ok(Some(Answer::List(vec![plus, minus])))
+}
+
+/// "a, b; c and d"
+fn list(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
+    let conjunctions = outside(tokens, |t| *t == Token::Conjunction);
+    let semicolons = outside(tokens, |t| *t == Token::Symbol(';'));
+    let commas = outside(tokens, |t| *t == Token::Symbol(','));
+    let outer: Vec<usize> = if !semicolons.is_empty() {
+        semicolons.clone()
+    } else if !conjunctions.is_empty() {
+        conjunctions
+    } else {
+        commas.clone()
+    };
+    if outer.is_empty() {
+        return Ok(None);
+    }
+    if tokens.len() > ITEMS * 40 || outer.len() >= ITEMS {
+        return Err(TooLarge("a list of more than 200 items"));
+    }
+    let mut items = Vec::new();
+    let mut pieces = Vec::new();
+    for piece in split(tokens, &outer) {
+        let piece = trimmed(piece);
+        if piece.is_empty() {
+            continue;
+        }
+        pieces.push(read(piece, depth + 1)?);
+    }
+    let lists = pieces.iter().filter(|piece| matches!(piece, Answer::List(_))).count();
+    // "p = 5, q = 2; p = 7, q = 2": pairs. "1, 2 and 3": one list.
+    let grouped = pieces.len() > 1 && lists == pieces.len() && !commas.is_empty();
+    for piece in pieces {
+        match piece {
+            Answer::List(inner) if grouped => items.push(Answer::Delimited { open: '(', close: ')', items: inner }),
+            Answer::List(inner) => items.extend(inner),
+            other => items.push(other),
+        }
+    }
+    if items.len() > ITEMS {
+        return Err(TooLarge("a list of more than 200 items"));
+    }
+    match items.len() {
+        0 => Ok(Some(opaque(tokens))),
+        1 => Ok(items.pop()),
+        // Prose with a comma in it is prose.
+        _ if items.iter().all(|item| matches!(item, Answer::Words(..))) => Ok(Some(words(tokens).unwrap_or(Answer::List(items)))),
+        _ => Ok(Some(Answer::List(items))),
+    }
+}
+
+/// Equations, inequalities, membership.
+fn related(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
+    let mut tokens = tokens;
+    if let Some(last) = outside(tokens, |t| *t == Token::Symbol('⇒')).last() {
+        tokens = &tokens[last + 1..];
+    }
+    let relation = |t: &Token| matches!(t, Token::Symbol('=' | '<' | '>' | '≤' | '≥' | '≠' | '≈' | '∈'));
+    let mut at = outside(tokens, relation);
+    let is = |at: usize, c: char| symbol(&tokens[at], c);
+    // `x = 1/3 ≈ 0.33`: what is exact counts.
+    if at.len() > 1
+        && let Some(first) = at.iter().position(|at| is(*at, '≈')).filter(|first| *first > 0)
+    {
+        tokens = &tokens[..at[first]];
+        at.truncate(first);
+    }
+    if at.is_empty() {
+        return Ok(if tokens.is_empty() { Some(opaque(tokens)) } else { None });
+    }
+    if at.len() > ITEMS {
+        return Err(TooLarge("a chain of more than 200 relations"));
+    }
+    let relations: Vec<char> = at
+        .iter()
+        .map(|at| match tokens[*at].token {
+            Token::Symbol(c) => c,
+            _ => '=',
+        })
+        .collect();
+    let parts = split(tokens, &at);
+    if relations.len() == 1 && relations[0] == '∈' {
+        return Ok(Some(Answer::Member(Box::new(read(parts[1], depth + 1)?))));
+    }
+    if relations.iter().all(|c| matches!(c, '=' | '≈')) {
+        let sides = parts.iter().map(|part| read(part, depth + 1)).collect::<Result<Vec<_>, _>>()?;
+        let name = name(&sides[0], parts[0]);
+        return Ok(Some(Answer::Equals { name, sides }));
+    }
+    let mut terms = Vec::new();
+    for part in &parts {
+        match parsed(trimmed(part))? {
+            Some(term) => terms.push(term),
+            None => return Ok(Some(opaque(tokens))),
+        }
+    }
+    if relations.iter().all(|c| matches!(c, '<' | '>' | '≤' | '≥' | '≠')) {
+        return Ok(Some(Answer::Inequality { terms, relations }));
+    }
+    Ok(Some(opaque(tokens)))
+}
+
+/// The name that an equation's first side is, if it is no more than that. What a function is of does not belong to its name.
+fn name(side: &Answer, tokens: &[Lexeme]) -> Option<String> {
+    fn expression_name(expression: &Expr) -> Option<String> {
+        match expression {
+            Expr::Symbol(name) => Some(name.clone()),
+            Expr::Unknown(name, _) => Some(name.clone()),
+            Expr::Constant(_) => Some("constant".into()),
+            Expr::Apply(Function::Abs, items) => expression_name(&items[0]).map(|name| format!("|{name}|")),
+            Expr::Product(items) => {
+                let names: Option<Vec<_>> = items
+                    .iter()
+                    .map(|item| match item {
+                        Expr::Power(base, exponent) if exponent.as_number().is_some_and(|n| *n == (-BigInt::from(1)).into()) => {
+                            expression_name(base).map(|name| format!("/{name}"))
+                        }
+                        other => expression_name(other),
+                    })
+                    .collect();
+                names.map(|names| names.concat())
+            }
+            _ => None,
+        }
+    }
+    match side {
+        // "e = 5" would be a name too; pi is none.
+        Answer::Quantity(quantity) if !quantity.percent => match &quantity.value {
+            Expr::Constant(super::expr::Constant::Pi | super::expr::Constant::Infinity) => None,
+            value => expression_name(value),
+        },
+        Answer::Delimited { items, .. } | Answer::List(items) => {
+            let names: Option<Vec<_>> = items.iter().map(|item| name(item, tokens)).collect();
+            names.map(|names| names.join(","))
+        }
+        Answer::Ratio(items) => {
+            let names: Option<Vec<_>> = items.iter().map(expression_name).collect();
+            names.map(|names| names.join(":"))
+        }
+        Answer::Words(words, _) => Some(words.clone()),
+        _ => None,
+    }
+}
+
+/// `A ∪ B`
+fn combined(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
+    let letter_u = |at: usize| {
+        tokens[at].token == Token::Letter('U')
+            && at > 0
+            && matches!(tokens[at - 1].token, Token::Close(_))
+            && tokens.get(at + 1).is_some_and(|next| matches!(next.token, Token::Open(_)))
+    };
+    let mut last = outside(tokens, |t| matches!(t, Token::Symbol('∪' | '∩' | '∖'))).pop();
+    if last.is_none() {
+        last = outside(tokens, |t| *t == Token::Letter('U')).into_iter().rev().find(|at| letter_u(*at));
+    }
+    // `R - {0}`
+    if last.is_none() {
+        last = outside(tokens, |t| *t == Token::Symbol('-')).into_iter().rev().find(|at| {
+            tokens.get(at + 1).is_some_and(|next| next.token == Token::Open('{'))
+                && *at > 0
+                && (matches!(tokens[at - 1].token, Token::Close(_)) || matches!(&tokens[at - 1].token, Token::Command(c) if c.starts_with("mathbb ")))
+        });
+    }
+    let Some(at) = last else { return Ok(None) };
+    let operation = match tokens[at].token {
+        Token::Symbol('-') => '∖',
+        Token::Symbol(c) => c,
+        _ => '∪',
+    };
+    let (left, right) = (read(&tokens[..at], depth_of_union(depth, tokens.len())?)?, read(&tokens[at + 1..], depth + 1)?);
+    Ok(Some(Answer::Combination(operation, Box::new(left), Box::new(right))))
+}
+
+/// A union of many nests to the left: its length is limited, not by the depth of lists.
+fn depth_of_union(depth: usize, tokens: usize) -> Result<usize, TooLarge> {
+    if tokens > 1000 { Err(TooLarge("a union of more than 1000 parts")) } else { Ok(depth) }
+}
+
+/// The bracket or group that encloses all tokens: where its inside is.
+fn enclosing(tokens: &[Lexeme]) -> Option<usize> {
+    let opens = matches!(tokens.first()?.token, Token::Open(_) | Token::GroupOpen | Token::Begin(_));
+    closing(tokens, 0).filter(|end| opens && *end + 1 == tokens.len())
+}
+
+/// Tuples, intervals, sets, matrices, and what is in a bracket for nothing.
+fn enclosed(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
+    let Some(end) = enclosing(tokens) else { return Ok(None) };
+    let inside = &tokens[1..end];
+    let commas = outside(inside, |t| matches!(t, Token::Symbol(',' | ';')));
+    if commas.len() >= ITEMS {
+        return Err(TooLarge("a list of more than 200 items"));
+    }
+    let items = || -> Result<Vec<Answer>, TooLarge> {
+        let semicolons = outside(inside, |t| *t == Token::Symbol(';'));
+        let at = if semicolons.is_empty() { &commas } else { &semicolons };
+        let mut items = Vec::new();
+        for piece in split(inside, at) {
+            match read(piece, depth + 1)? {
+                // `{1 ± sqrt 5, -2}`
+                Answer::List(inner) if matches!(tokens[0].token, Token::Open('{') | Token::GroupOpen) => items.extend(inner),
+                item => items.push(item),
+            }
+        }
+        Ok(items)
+    };
+    match (&tokens[0].token, &tokens[end].token) {
+        (Token::Open('{'), Token::Close('}')) => {
+            if inside.is_empty() {
+                return Ok(Some(Answer::Set(Vec::new())));
+            }
+            // `{x | x > 3}`
+            let bar = outside(inside, |t| matches!(t, Token::Symbol('|' | ':'))).first().copied();
+            if let Some(bar) = bar.filter(|bar| (1..=3).contains(bar) && matches!(inside[0].token, Token::Letter(_))) {
+                let condition = read(&inside[bar + 1..], depth + 1)?;
+                if matches!(condition, Answer::Inequality { .. } | Answer::Member(_) | Answer::Equals { .. }) {
+                    return Ok(Some(condition));
+                }
+                return Ok(Some(opaque(tokens)));
+            }
+            Ok(Some(Answer::Set(items()?)))
+        }
+        (Token::Open(open), Token::Close(close)) if !commas.is_empty() && "([⟨".contains(*open) => {
+            Ok(Some(Answer::Delimited { open: *open, close: *close, items: items()? }))
+        }
+        (Token::Open('('), Token::Close(')')) | (Token::Open('['), Token::Close(']')) if !inside.is_empty() => {
+            // A letter in brackets is an option's, and an expression keeps its brackets for the parser; for the rest they say nothing.
+            let read = read(inside, depth + 1)?;
+            Ok(if matches!(read, Answer::Opaque(_)) { None } else { Some(read) })
+        }
+        (Token::GroupOpen, Token::GroupClose) if outside(inside, |t| matches!(t, Token::Command(c) if c == "over" || c == "choose")).is_empty() => match commas.is_empty() {
+            true => Ok(Some(read(inside, depth + 1)?)),
+            false => Ok(Some(Answer::Set(items()?))),
+        },
+        (Token::Begin(environment), Token::End(_)) => matrix(environment, inside, depth).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn matrix(environment: &str, inside: &[Lexeme], depth: usize) -> Read {
+    let rows = outside(inside, |t| *t == Token::Row);
+    let mut entries = Vec::new();
+    let mut count = 0;
+    for row in split(inside, &rows) {
+        if row.is_empty() {
+            continue;
+        }
+        let cells = outside(row, |t| *t == Token::Symbol('&'));
+        count += cells.len() + 1;
+        if count > ITEMS {
+            return Err(TooLarge("a matrix of more than 200 entries"));
+        }
+        entries.push(split(row, &cells).into_iter().map(|cell| read(cell, depth + 1)).collect::<Result<Vec<_>, _>>()?);
+    }
+    Ok(match environment {
+        "pmatrix" | "bmatrix" | "matrix" | "Bmatrix" | "smallmatrix" | "array" | "psmallmatrix" | "cases" => Answer::Matrix(entries, false),
+        "vmatrix" => Answer::Matrix(entries, true),
+        // Lines of a text: the last one is what it comes to.
+        "aligned" | "align" | "gathered" | "split" | "equation" | "gather" => {
+            let cell = entries.pop().and_then(|row| row.into_iter().next_back());
+            cell.unwrap_or_else(|| opaque(inside))
+        }
+        _ => opaque(inside),
+    })
+}
+
+/// One value.
+fn single(tokens: &[Lexeme], depth: usize) -> Read {
+    if let Some(set) = named_set(tokens) {
+        return Ok(set);
+    }
+    if let Some(based) = based(tokens) {
+        return Ok(based);
+    }
+    if let Some(choice) = choice(tokens, depth)? {
+        return Ok(choice);
+    }
+    if let Some(quantity) = quantity(tokens)? {
+        return Ok(Answer::Quantity(quantity));
+    }
+    if let Some(ratio) = ratio(tokens)? {
+        return Ok(ratio);
+    }
+    Ok(words(tokens).unwrap_or_else(|| opaque(tokens)))
+}
+
+fn named_set(tokens: &[Lexeme]) -> Option<Answer> {
+    match tokens {
+        [Lexeme { token: Token::Command(name), .. }] if name == "emptyset" => Some(Answer::Set(Vec::new())),
+        [Lexeme { token: Token::Command(name), .. }, rest @ ..] => {
+            let mut name = name.strip_prefix("mathbb ")?.to_owned();
+            for lexeme in rest {
+                match &lexeme.token {
+                    Token::Symbol(c @ ('^' | '+' | '-' | '*')) => name.push(*c),
+                    Token::Number { digits, .. } => name += digits,
+                    Token::GroupOpen | Token::GroupClose => {}
+                    _ => return None,
+                }
+            }
+            Some(Answer::Named(name))
+        }
+        _ => None,
+    }
+}
+
+/// `52_8`, `4210_{5}`, `(101)_2`
+fn based(tokens: &[Lexeme]) -> Option<Answer> {
+    let under = tokens.iter().position(|lexeme| symbol(lexeme, '_'))?;
+    let mut digits = String::new();
+    for lexeme in &tokens[..under] {
+        match &lexeme.token {
+            Token::Number { digits: more, .. } => digits += more,
+            Token::Letter(letter) if letter.is_ascii_uppercase() && *letter <= 'F' => digits.push(*letter),
+            Token::Open('(') | Token::Close(')') | Token::GroupOpen | Token::GroupClose => {}
+            _ => return None,
+        }
+    }
+    let base: Vec<_> = tokens[under + 1..].iter().filter(|l| !matches!(l.token, Token::GroupOpen | Token::GroupClose | Token::Open('(') | Token::Close(')'))).collect();
+    let base = match base.as_slice() {
+        [Lexeme { token: Token::Number { value, places: None, .. }, .. }] => value.to_integer().to_u32()?,
+        [Lexeme { token: Token::Word(word) | Token::Text(word), .. }] => match word.to_lowercase().as_str() {
+            "two" => 2,
+            "three" => 3,
+            "four" => 4,
+            "five" => 5,
+            "six" => 6,
+            "seven" => 7,
+            "eight" => 8,
+            "nine" => 9,
+            "ten" => 10,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let starts = digits.starts_with(|c: char| c.is_ascii_digit());
+    ((2..=36).contains(&base) && starts).then_some(Answer::Based { digits, base })
+}
+
+/// "(B) 12", "B. Paris", "\textbf{(B)}\ 12": an option's letter and its text.
+fn choice(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
+    let (letter, rest) = match tokens {
+        [
+            Lexeme { token: Token::Open('('), .. },
+            Lexeme { token: Token::Letter(letter @ 'A'..='J'), .. },
+            Lexeme { token: Token::Close(')'), .. },
+            rest @ ..,
+        ] if rest.first().is_some_and(|next| next.spaced || matches!(next.token, Token::Text(_) | Token::Symbol(':' | '.'))) => (*letter, rest),
+        [
+            Lexeme { token: Token::Letter(letter @ 'A'..='J'), .. },
+            Lexeme { token: Token::Symbol('.' | ':') | Token::Close(')'), .. },
+            rest @ ..,
+        ] if !rest.is_empty() => (*letter, rest),
+        _ => return Ok(None),
+    };
+    Ok(Some(Answer::Choice(letter, Box::new(read(rest, depth + 1)?))))
+}
+
+/// A value with its signs of money, percent sign, unit, or other words behind it.
+fn quantity(tokens: &[Lexeme]) -> Result<Option<Quantity>, TooLarge> {
+    let money = |token: &Token| matches!(token, Token::Symbol('$' | '€' | '£' | '¥' | '₹' | '¢'));
+    let mut unit = None;
+    let kept: Vec<Lexeme>;
+    let mut tokens = tokens;
+    if tokens.iter().any(|lexeme| money(&lexeme.token)) {
+        if let Some(Lexeme { token: Token::Symbol(sign), .. }) = tokens.iter().find(|lexeme| money(&lexeme.token)) {
+            unit = Some(sign.to_string());
+        }
+        kept = tokens.iter().filter(|lexeme| !money(&lexeme.token)).cloned().collect();
+        tokens = &kept;
+    }
+    while let [Lexeme { token: Token::Word(word), .. }, rest @ ..] = tokens
+        && ["about", "approximately", "exactly", "roughly", "only", "just", "almost", "around"].contains(&word.to_lowercase().as_str())
+    {
+        tokens = rest;
+    }
+    // The first word that stands behind a value begins the unit.
+    let wordlike = |token: &Token| matches!(token, Token::Word(_) | Token::Text(_));
+    let begins = outside(tokens, wordlike).first().copied().unwrap_or(tokens.len());
+    let (mut front, back) = tokens.split_at(begins);
+    if begins == 0 {
+        return Ok(None);
+    }
+    let behind = phrase(back);
+    if !back.is_empty() {
+        let Some(behind) = behind else { return Ok(None) };
+        unit.get_or_insert(behind);
+    }
+    let mut percent = false;
+    // `10\%`, "28 %", `28^\circ C`
+    loop {
+        match front {
+            [rest @ .., Lexeme { token: Token::Symbol('%'), .. }] if !percent && !rest.is_empty() => {
+                percent = true;
+                front = rest;
+            }
+            [rest @ .., Lexeme { token: Token::Symbol('.' | ','), .. }] if !rest.is_empty() => front = rest,
+            [rest @ .., Lexeme { token: Token::Symbol('°'), .. }, Lexeme { token: Token::Letter(letter @ ('C' | 'F')), .. }] if !rest.is_empty() => {
+                unit = Some(format!("°{letter}"));
+                front = match rest {
+                    [rest @ .., Lexeme { token: Token::Symbol('^'), .. }] => rest,
+                    _ => rest,
+                };
+            }
+            _ => break,
+        }
+    }
+    let Some(value) = parsed(front)? else { return Ok(None) };
+    let (value, degrees) = match value {
+        Expr::Apply(Function::Degrees, mut items) => (items.swap_remove(0), true),
+        Expr::Product(mut items) if items.len() == 2 && items[0] == Expr::integer(-1) && matches!(&items[1], Expr::Apply(Function::Degrees, _)) => {
+            match items.swap_remove(1) {
+                Expr::Apply(_, mut inner) => (inner.swap_remove(0).negated(), true),
+                other => (other.negated(), false),
+            }
+        }
+        other => (other, false),
+    };
+    if degrees {
+        unit.get_or_insert("°".into());
+    }
+    Ok(Some(Quantity { value, percent, unit }))
+}
+
+/// Words behind a value as text, with the powers and slashes of units; none if there is other mathematics among them.
+fn phrase(tokens: &[Lexeme]) -> Option<String> {
+    let mut text = String::new();
+    for lexeme in tokens {
+        if lexeme.spaced && !text.is_empty() {
+            text.push(' ');
+        }
+        match &lexeme.token {
+            Token::Word(word) | Token::Text(word) | Token::Command(word) => text += word,
+            Token::Letter(letter) => text.push(*letter),
+            Token::Number { digits, .. } => text += digits,
+            Token::Symbol(c @ ('^' | '/' | '.' | ',' | '\'' | '-' | '°' | '!' | '$')) => text.push(*c),
+            Token::GroupOpen | Token::GroupClose | Token::Open('(') | Token::Close(')') => {}
+            Token::Conjunction => text += " and ",
+            _ => return None,
+        }
+    }
+    Some(text.replace(" ^", "^"))
+}
+
+fn ratio(tokens: &[Lexeme]) -> Result<Option<Answer>, TooLarge> {
+    let colons = outside(tokens, |t| *t == Token::Symbol(':'));
+    if colons.is_empty() || colons.len() > 10 {
+        return Ok(None);
+    }
+    let parts = split(tokens, &colons).into_iter().map(parsed).collect::<Result<Option<Vec<_>>, _>>()?;
+    Ok(parts.map(Answer::Ratio))
+}
+
+/// `4:30`, `12:00 PM`
+fn clock(tokens: &[Lexeme]) -> Option<Answer> {
+    if tokens.len() < 3 || !symbol(&tokens[1], ':') {
+        return None;
+    }
+    let mut parts = Vec::new();
+    let mut at = 0;
+    while let Some(Lexeme { token: Token::Number { digits, places: None, .. }, .. }) = tokens.get(at) {
+        let value: u32 = digits.parse().ok()?;
+        if at > 0 && (digits.len() != 2 || value > 59) || value > 99 {
+            return None;
+        }
+        parts.push(value);
+        at += 1;
+        match tokens.get(at) {
+            Some(lexeme) if symbol(lexeme, ':') && parts.len() < 3 => at += 1,
+            _ => break,
+        }
+    }
+    if parts.len() < 2 {
+        return None;
+    }
+    let rest: String = phrase(&tokens[at..])?.to_lowercase().chars().filter(|c| c.is_alphabetic()).collect();
+    match rest.as_str() {
+        "" => Some(Answer::Clock(parts, None)),
+        "am" => Some(Answer::Clock(parts, Some(false))),
+        "pm" => Some(Answer::Clock(parts, Some(true))),
+        _ => None,
+    }
+}
+
+/// `2020-03-04`, "March 4, 2020", "4 March"
+fn date(tokens: &[Lexeme]) -> Option<Answer> {
+    let number = |lexeme: &Lexeme| match &lexeme.token {
+        Token::Number { digits, places: None, .. } => digits.parse::<u32>().ok().map(|value| (value, digits.len())),
+        _ => None,
+    };
+    let month = |lexeme: &Lexeme| match &lexeme.token {
+        Token::Word(word) | Token::Text(word) => {
+            let word = word.to_lowercase();
+            let names = ["january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december"];
+            names.iter().position(|name| *name == word || (word.len() >= 3 && word.len() <= 4 && name.starts_with(&word[..3]) && name.starts_with(word.trim_end_matches('.')))).map(|at| at as u32 + 1)
+        }
+        _ => None,
+    };
+    let day = |value: u32| (1..=31).contains(&value);
+    let without: Vec<&Lexeme> = tokens.iter().filter(|l| !symbol(l, ',') && !matches!(&l.token, Token::Word(w) if ["th", "st", "nd", "rd", "of"].contains(&w.as_str()))).collect();
+    match without.as_slice() {
+        [y, a, m, b, d] if symbol(a, '-') && symbol(b, '-') && !a.spaced && !m.spaced => match (number(y)?, number(m)?, number(d)?) {
+            ((year, 4), (month, 2), (day_of, 2)) if (1..=12).contains(&month) && day(day_of) => Some(Answer::Date(Some(year), month, day_of)),
+            _ => None,
+        },
+        [m, d, y] if month(m).is_some() => Some(Answer::Date(Some(number(y)?.0), month(m)?, number(d)?.0)).filter(|_| number(d).is_some_and(|d| day(d.0))),
+        [d, m, y] if month(m).is_some() => Some(Answer::Date(Some(number(y)?.0), month(m)?, number(d)?.0)).filter(|_| number(d).is_some_and(|d| day(d.0))),
+        [m, d] if month(m).is_some() => number(d).filter(|d| day(d.0)).map(|d| Answer::Date(None, month(m).unwrap_or(0), d.0)),
+        [d, m] if month(m).is_some() => number(d).filter(|d| day(d.0)).map(|d| Answer::Date(None, month(m).unwrap_or(0), d.0)),
+        _ => None,
+    }
+}
+
+/// Words, if there is nothing else.
+fn words(tokens: &[Lexeme]) -> Option<Answer> {
+    let mut text = String::new();
+    let mut marked = true;
+    let mut any = false;
+    for lexeme in tokens {
+        if lexeme.spaced && !text.is_empty() {
+            text.push(' ');
+        }
+        match &lexeme.token {
+            Token::Text(word) => {
+                text += word;
+                any = true;
+            }
+            Token::Word(word) => {
+                marked = false;
+                any = true;
+                text += word;
+            }
+            Token::Letter(letter) => text.push(*letter),
+            Token::Command(word) => text += word,
+            Token::Number { digits, .. } => text += digits,
+            Token::Conjunction => text += " and ",
+            Token::Symbol(c @ ('.' | ',' | ';' | ':' | '\'' | '-' | '!' | '?' | '/' | '%' | '&')) => text.push(*c),
+            Token::Open('(') => text.push('('),
+            Token::Close(')') => text.push(')'),
+            Token::GroupOpen | Token::GroupClose => {}
+            _ => return None,
+        }
+    }
+    let normal = normal_words(&text);
+    (any && !normal.is_empty()).then_some(Answer::Words(normal, marked))
+}
+
+/// Lower case, single spaces, no punctuation around words.
+pub fn normal_words(text: &str) -> String {
+    let word = |word: &str| word.trim_matches(|c: char| c.is_ascii_punctuation()).to_owned();
+    let words: Vec<_> = text.split_whitespace().map(word).filter(|word| !word.is_empty()).collect();
+    words.join(" ")
+}
+
+impl Answer {
+    /// Whether all of it reads as an answer: there is nothing in it that is not understood, and no prose.
+    pub fn is_read(&self) -> bool {
+        match self {
+            Answer::Opaque(_) | Answer::Words(_, false) => false,
+            Answer::Delimited { items, .. } | Answer::Set(items) | Answer::List(items) => items.iter().all(Answer::is_read),
+            Answer::Equals { sides, .. } => sides.last().is_some_and(Answer::is_read),
+            Answer::Member(set) => set.is_read(),
+            Answer::Combination(_, left, right) => left.is_read() && right.is_read(),
+            _ => true,
+        }
+    }
+}
+
+impl Quantity {
+    /// Its unit, where that is one that can be converted.
+    pub fn known_unit(&self) -> Option<super::units::Unit> {
+        unit(self.unit.as_deref()?)
+    }
+
+    /// Whether its value is written as a plain number.
+    pub fn is_number(&self) -> bool {
+        self.value.as_number().is_some()
+    }
+}
+
+/// The value of a numeral, if its digits are of its base.
+pub fn numeral(digits: &str, base: u32) -> Option<BigInt> {
+    let mut value = BigInt::zero();
+    for digit in digits.chars() {
+        value = value * base + digit.to_digit(base)?;
+    }
+    Some(value)
+}
