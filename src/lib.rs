@@ -1,6 +1,6 @@
 //! adaroll: the rollout server that stands between a trainer and its language model.
 //!
-//! Dependencies point one way: `server -> rollout -> engine -> model -> ops`. `rollout::plan` and `reward` know nothing of engines;
+//! Dependencies point one way: `server -> rollout -> engine -> model -> ops`. `rollout::plan`, `reward` and `verify` know nothing of engines;
 //! `trainer -> model -> ops`.
 //!
 //! The public surface is what the binary uses; see ARCHITECTURE in the README's tour for how a rollout flows.
@@ -19,3 +19,4 @@ pub mod rollout;
 pub mod server;
 pub mod store;
 pub mod trainer;
+pub mod verify;

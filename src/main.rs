@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use adaroll::commands::bench::{decode, gpu, schedule, train as bench_train};
 use adaroll::commands::device::DeviceChoice;
 use adaroll::commands::open::{EngineOptions, Opened, default_threads, open};
-use adaroll::commands::{check, demo, generate, inspect, jobs, kernels, prompts, report, rollout, score, serve, train};
+use adaroll::commands::{check, demo, generate, inspect, jobs, kernels, prompts, report, rollout, score, serve, train, verify};
 use adaroll::config::LogFormat;
 use adaroll::engine::{EngineSettings, SamplingParams};
 use adaroll::model::backward::Recompute;
@@ -39,6 +39,8 @@ enum Command {
     Report(report::ReportArgs),
     #[command(verbatim_doc_comment)]
     Rollout(Box<rollout::RolloutArgs>),
+    #[command(verbatim_doc_comment)]
+    Verify(Box<verify::VerifyArgs>),
     /// Look at the jobs in a store, export their groups, or delete old ones.
     #[command(subcommand)]
     Jobs(jobs::JobsCommand),
@@ -368,6 +370,7 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Demo(args) => return run_demo(args).await,
         Command::Report(args) => println!("{}", args.run()?),
         Command::Rollout(args) => return run_rollout(&args).await,
+        Command::Verify(args) => return run_verify(&args),
         Command::Jobs(command) => command.run(&mut std::io::stdout().lock())?,
         Command::Kernels(kernels::KernelsCommand::Build(args)) => {
             let json = args.json;
@@ -531,6 +534,35 @@ async fn run_rollout(args: &rollout::RolloutArgs) -> Result<ExitCode, Failure> {
     let summary = rollout::run(args, progress, stop_signal()).await?;
     eprintln!("{summary}\nwritten to {}", args.out.display());
     Ok(if summary.is_done() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_verify(args: &verify::VerifyArgs) -> Result<ExitCode, Failure> {
+    let progress = bar(0, "rows");
+    let shows_lines = args.json && args.out.is_none() && std::io::stdout().is_terminal();
+    let show = |done, all| {
+        if !shows_lines {
+            progress.set_length(all);
+            progress.set_position(done);
+        }
+    };
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let told = args.run(&mut out, &show);
+    progress.finish_and_clear();
+    match told {
+        Ok(told) => {
+            if !told.text.is_empty() {
+                writeln!(out, "{}", told.text)?;
+            }
+            out.flush()?;
+            Ok(ExitCode::from(told.code))
+        }
+        Err(verify::VerifyError::Output(error)) => Err(error.into()),
+        Err(error) => {
+            out.flush()?;
+            eprintln!("error: {error}");
+            Ok(ExitCode::from(2))
+        }
+    }
 }
 
 async fn run_train(args: &train::TrainArgs) -> Result<ExitCode, Failure> {

@@ -15,3 +15,4 @@ pub mod rollout;
 pub mod score;
 pub mod serve;
 pub mod train;
+pub mod verify;

@@ -2,11 +2,11 @@
 //!
 //! The last marked choice counts: `\boxed{B}`, "the answer is (B)", "Answer: B", "I choose option B", "B is correct". Where none is marked,
 //! the last choice that stands alone counts: as the text's last word, on a line of its own, or as the first thing of a one-line answer
-//! ("B. Paris"). Where two are named at once ("A or B") or the choice is denied ("not B"), none is clear. No choice found is a wrong answer.
+//! ("B. Paris"). Where two are named at once ("A or B") or the choice is denied ("not B"), none is clear: that is no answer.
 
 use regex::{Regex, RegexBuilder};
 
-use super::{Verdict, number, shortened};
+use super::{Found, Ruling, marks, shortened};
 use crate::field::FieldError;
 
 /// Most choices.
@@ -78,21 +78,25 @@ impl Choice {
         })
     }
 
-    /// 1 if the text settles on the right choice, else 0.
-    pub fn judge(&self, text: &str) -> Verdict {
-        Verdict::of(self.find(text) == Some(self.choices[self.answer].as_str()))
+    /// Whether the text settles on the right choice.
+    pub fn judge(&self, text: &str) -> Found {
+        match self.find(text) {
+            Some((choice, rule)) => Found::new(Ruling::of(choice == self.choices[self.answer]), Some(choice), rule),
+            None => Found::new(Ruling::NoAnswer, None, "choice"),
+        }
     }
 
-    /// The choice that `text` settles on, if there is one.
-    pub fn find<'a>(&'a self, text: &str) -> Option<&'a str> {
+    /// The choice that `text` settles on, if there is one, and how it was found.
+    fn find<'a>(&'a self, text: &str) -> Option<(&'a str, &'static str)> {
         let text = text.trim();
-        let boxed = number::boxes(text).find_map(|(at, inside)| {
+        let boxed = marks::boxes(text).find_map(|(at, inside)| {
             let inside = inside.trim();
             let found = self.alone.captures(inside).or_else(|| self.first.captures(inside))?;
-            Some((at, self.named(found.name("choice")?.as_str(), true)?))
+            Some((at, (self.named(found.name("choice")?.as_str(), true)?, "choice/boxed")))
         });
-        let last = boxed.into_iter().chain(self.marks(text)).max_by_key(|(at, _)| *at);
-        last.map(|(_, choice)| choice).or_else(|| self.lone(text))
+        let marked = self.marks(text).map(|(at, choice)| (at, (choice, "choice/marked")));
+        let last = boxed.into_iter().chain(marked).max_by_key(|(at, _)| *at);
+        last.map(|(_, found)| found).or_else(|| Some((self.lone(text)?, "choice/lone")))
     }
 
     /// Marked choices and where they stand.

@@ -1,6 +1,6 @@
 //! The whole answer equals the reference: character by character, but for the space around it and, if asked, upper and lower case.
 
-use super::Verdict;
+use super::{Found, Ruling};
 
 /// A reference text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,9 +21,13 @@ impl Exact {
         }
     }
 
-    /// 1 if `text` is the reference, else 0.
-    pub fn judge(&self, text: &str) -> Verdict {
-        Verdict::of(self.normal(text) == self.answer)
+    /// Whether `text` is the reference. An empty text is no answer.
+    pub fn judge(&self, text: &str) -> Found {
+        let text = if self.trim { text.trim() } else { text };
+        if text.is_empty() {
+            return Found::new(Ruling::NoAnswer, None, "exact");
+        }
+        Found::new(Ruling::of(self.normal(text) == self.answer), Some(text), "exact")
     }
 
     fn normal(&self, text: &str) -> String {

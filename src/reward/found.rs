@@ -24,6 +24,14 @@ pub enum Ruling {
 }
 
 impl Ruling {
+    /// All of them.
+    pub const ALL: [Ruling; 5] = [Ruling::Correct, Ruling::Wrong, Ruling::NoAnswer, Ruling::BadGold, Ruling::Limit];
+
+    /// The ruling of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|ruling| ruling.name() == name)
+    }
+
     /// Right or wrong.
     pub fn of(right: bool) -> Self {
         if right { Ruling::Correct } else { Ruling::Wrong }

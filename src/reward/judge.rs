@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use super::{Verdict, Verifier};
+use super::{Found, Judgement, Verdict, Verifier};
 
 /// One sample to be judged.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +18,8 @@ pub struct Asked {
     pub index: u32,
     /// The answer, as graders see it.
     pub text: String,
+    /// Its length, the token that ended it included.
+    pub tokens: u32,
     /// What the request gave with the prompt, passed on as it is.
     pub metadata: Arc<Value>,
 }
@@ -27,14 +29,27 @@ pub struct Asked {
 pub struct Judged {
     /// The verdict.
     pub verdict: Verdict,
+    /// What was read in the answer, where that can be said.
+    pub found: Option<Found>,
     /// Deadlines that passed on the way, whatever the verdict is: a group that met one is not reproducible and says so.
     pub wall_clock_timeouts: u32,
 }
 
 impl Judged {
-    /// A verdict that met no deadline.
-    pub fn at_once(verdict: Verdict) -> Self {
-        Judged { verdict, wall_clock_timeouts: 0 }
+    /// A judgement after so many deadlines.
+    pub fn after(judgement: Judgement, wall_clock_timeouts: u32) -> Self {
+        Judged { verdict: judgement.verdict, found: judgement.found, wall_clock_timeouts }
+    }
+
+    /// A judgement that met no deadline.
+    pub fn at_once(judgement: Judgement) -> Self {
+        Judged::after(judgement, 0)
+    }
+}
+
+impl From<Judged> for Judgement {
+    fn from(judged: Judged) -> Self {
+        Judgement { verdict: judged.verdict, found: judged.found }
     }
 }
 

@@ -12,10 +12,10 @@ mod exact;
 pub mod expr;
 pub mod extract;
 pub mod lex;
+mod modular;
 mod numeric;
 mod options;
 pub mod parse;
-mod polynomial;
 pub mod region;
 pub mod units;
 
@@ -60,13 +60,10 @@ impl Reading {
 impl Gold {
     /// Reads a reference; says why it cannot be one.
     pub fn new(text: &str, options: Options) -> Result<Self, String> {
-        let taken = extract::gold(text);
-        Self::read(&taken, text, options)
-    }
-
-    /// Reads the reference from a text that says more, as a response does: for comparing two texts.
-    pub fn in_text(text: &str, options: Options) -> Result<Self, String> {
-        let taken = extract::gold_in_text(text, &options).unwrap_or_default();
+        let taken = match options.gold_in_text {
+            true => extract::gold_in_text(text, &options).unwrap_or_default().into(),
+            false => extract::gold(text),
+        };
         Self::read(&taken, text, options)
     }
 
@@ -75,7 +72,9 @@ impl Gold {
         if taken.trim().is_empty() {
             return Err(format!("is {shown:?}, which holds no answer; give the reference answer, as in \"72\" or \"\\\\frac{{3}}{{4}}\""));
         }
-        let read = Reading::of(taken, Commas::Thousands).map_err(|TooLarge(why)| format!("is {shown:?}, which is too large to judge: {why}"))?;
+        let taken = said_number(taken).unwrap_or(taken);
+        let read =
+            Reading::of(taken, Commas::Thousands).map_err(|TooLarge(why)| format!("is {shown:?}, which is too large to judge: {why}"))?;
         if let Some(why) = unusable(taken, &read.answer) {
             return Err(format!("is {shown:?}, which {why}"));
         }
@@ -95,7 +94,7 @@ impl Gold {
     }
 
     /// Whether it is understood as mathematics or words, and not only as a string.
-    pub fn understood(&self) -> bool {
+    pub fn is_understood(&self) -> bool {
         self.read.answer.is_read()
     }
 
@@ -112,19 +111,18 @@ impl Gold {
         let whole = found.rule == "whole";
         let judged = self.compare(&found.text, found.rule, whole);
         match &found.otherwise {
-            Some(otherwise) if matches!(judged.ruling, Ruling::NoAnswer) || (judged.ruling == Ruling::Wrong && !self.is_read(&found.text)) => {
+            Some(otherwise)
+                if matches!(judged.ruling, Ruling::NoAnswer) || (judged.ruling == Ruling::Wrong && Self::is_prose(&found.text)) =>
+            {
                 self.judge_extracted(otherwise)
             }
             _ => judged,
         }
     }
 
-    /// Whether a text reads as an answer and not as prose.
-    fn is_read(&self, text: &str) -> bool {
-        match Reading::of(text, Commas::Thousands) {
-            Ok(read) => read.answer.is_read(),
-            Err(_) => true,
-        }
+    /// Whether a text is prose and no answer.
+    fn is_prose(text: &str) -> bool {
+        Reading::of(text, Commas::Thousands).is_ok_and(|read| read.answer.is_prose())
     }
 
     /// Compares what was taken for the answer; `whole` says that it may be any text.
@@ -165,7 +163,7 @@ impl Gold {
         }
         let unread = !read.answer.is_read();
         // A text that may be anything is an answer only if it reads as one.
-        if whole && unread && !matches!(self.read.answer, Answer::Words(..)) {
+        if whole && read.answer.is_prose() && !matches!(self.read.answer, Answer::Words(..)) {
             return Found::new(Ruling::NoAnswer, None, "no mark");
         }
         found(Ruling::Wrong, if unread { "not understood" } else { how })
@@ -214,7 +212,12 @@ fn rule(place: &'static str, how: &'static str) -> Cow<'static, str> {
 
 /// Whether two texts say the same but for space and punctuation around them, and case unless it matters.
 fn same_text(gold: &str, text: &str, cased: bool) -> bool {
-    let (gold, text) = (gold.trim().trim_end_matches('.'), text.trim().trim_end_matches('.'));
+    fn plain(text: &str) -> &str {
+        let text = text.trim();
+        // Three dots are no full stop.
+        text.strip_suffix('.').filter(|rest| !rest.ends_with('.')).unwrap_or(text)
+    }
+    let (gold, text) = (plain(gold), plain(text));
     if gold == text {
         return true;
     }
@@ -222,16 +225,78 @@ fn same_text(gold: &str, text: &str, cased: bool) -> bool {
     !cased && letters(gold) && letters(text) && gold.to_lowercase() == text.to_lowercase()
 }
 
+/// "The answer is 72": a number that a sentence says is taken for the reference. Other sentences are refused.
+fn said_number(text: &str) -> Option<&str> {
+    let text = text.trim();
+    let behind = ["The answer is ", "the answer is ", "Answer is ", "answer is ", "Answer: ", "answer: "]
+        .iter()
+        .find_map(|said| text.strip_prefix(said))?;
+    let number = behind.trim().trim_end_matches('.');
+    let plain = number.chars().all(|c| c.is_ascii_digit() || ".,/-%".contains(c)) && number.contains(|c: char| c.is_ascii_digit());
+    plain.then_some(number)
+}
+
 /// Why such a text is no reference.
 fn unusable(text: &str, answer: &Answer) -> Option<&'static str> {
     const PLACEHOLDERS: [&str; 24] = [
-        "none", "null", "nan", "n/a", "na", "nil", "no answer", "no answer given", "answer", "proof", "proved", "see proof", "see solution", "see figure",
-        "see the figure", "see above", "see below", "todo", "tbd", "unknown", "omitted", "no solution given", "not available", "not given",
+        "none",
+        "null",
+        "nan",
+        "n/a",
+        "na",
+        "nil",
+        "no answer",
+        "no answer given",
+        "answer",
+        "proof",
+        "proved",
+        "see proof",
+        "see solution",
+        "see figure",
+        "see the figure",
+        "see above",
+        "see below",
+        "todo",
+        "tbd",
+        "unknown",
+        "omitted",
+        "no solution given",
+        "not available",
+        "not given",
     ];
     const NUMBER_WORDS: [&str; 32] = [
-        "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen",
-        "sixteen", "seventeen", "eighteen", "nineteen", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety", "hundred",
-        "thousand", "million", "and",
+        "zero",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+        "twelve",
+        "thirteen",
+        "fourteen",
+        "fifteen",
+        "sixteen",
+        "seventeen",
+        "eighteen",
+        "nineteen",
+        "twenty",
+        "thirty",
+        "forty",
+        "fifty",
+        "sixty",
+        "seventy",
+        "eighty",
+        "ninety",
+        "hundred",
+        "thousand",
+        "million",
+        "and",
     ];
     let plain = text.trim().trim_matches(|c: char| c.is_ascii_punctuation() && !matches!(c, '\\' | '{' | '}' | '$' | '^')).to_lowercase();
     let plain = plain.strip_prefix("text{").map_or(plain.as_str(), |rest| rest.trim_end_matches('}')).trim();
@@ -248,7 +313,9 @@ fn unusable(text: &str, answer: &Answer) -> Option<&'static str> {
     }
     match answer {
         Answer::Words(words, _) if words.len() > WORDS_BYTES => Some("is longer than 400 bytes of prose; give the answer alone"),
-        Answer::Opaque(tokens) if tokens.iter().all(|token| matches!(token, Token::Symbol(_))) => Some("holds nothing but punctuation; give the answer itself"),
+        Answer::Opaque(tokens) if tokens.iter().all(|token| matches!(token, Token::Symbol(_))) => {
+            Some("holds nothing but punctuation; give the answer itself")
+        }
         _ => None,
     }
 }

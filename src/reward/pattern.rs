@@ -2,7 +2,7 @@
 
 use regex::{Regex, RegexBuilder};
 
-use super::Verdict;
+use super::{Found, Ruling};
 
 /// Longest pattern, in bytes.
 const PATTERN_BYTES: usize = 8 * 1024;
@@ -30,8 +30,9 @@ impl Pattern {
         })
     }
 
-    /// 1 if the pattern matches anywhere in `text`, else 0.
-    pub fn judge(&self, text: &str) -> Verdict {
-        Verdict::of(self.0.is_match(text))
+    /// Whether the pattern matches anywhere in `text`; the first match is what is extracted.
+    pub fn judge(&self, text: &str) -> Found {
+        let found = self.0.find(text).map(|found| found.as_str());
+        Found::new(Ruling::of(found.is_some()), found, "regex")
     }
 }

@@ -5,13 +5,15 @@
 
 use std::sync::Arc;
 
-use futures::FutureExt;
 use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
+use super::compose::Composition;
 use super::webhook::{Http, Lanes, Transport, Webhook};
-use super::{Asked, Judge, Judged, PoolSettings, Spec, Verdict, Verifier};
+use super::{Asked, Judge, Judged, Judgement, PoolSettings, Spec, Verdict, Verifier};
 use crate::field::FieldError;
 use crate::metrics::Metrics;
 
@@ -58,9 +60,11 @@ impl Pool {
 
     /// Refuses a reward that this pool would never judge: a grader whose host is not on the allow-list. Paths are relative to the reward.
     pub fn check(&self, spec: &Spec) -> Result<(), FieldError> {
-        let Spec::Webhook { url, .. } = spec else { return Ok(()) };
-        let url = Webhook::parse_url(url).map_err(|problem| FieldError::new("url", problem))?;
-        self.allow(&url).map_err(|problem| FieldError::new("url", problem))
+        spec.walk(&mut |spec| {
+            let Spec::Webhook { url, .. } = spec else { return Ok(()) };
+            let url = Webhook::parse_url(url).map_err(|problem| FieldError::new("url", problem))?;
+            self.allow(&url).map_err(|problem| FieldError::new("url", problem))
+        })
     }
 
     fn allow(&self, url: &reqwest::Url) -> Result<(), String> {
@@ -71,24 +75,67 @@ impl Pool {
         Err(format!("asks {host}:{port}, which this server may not; add \"{host}:{port}\" to the setting [reward] webhook_hosts"))
     }
 
-    /// Judges by the text alone. A verifier that panics or does not end makes a failure, never a zero.
-    async fn judge_text(&self, verifier: Arc<Verifier>, text: String) -> Judged {
+    /// Judges by whatever the verifier needs.
+    fn ask(&self, verifier: Arc<Verifier>, asked: Asked) -> BoxFuture<'static, Judged> {
+        let pool = self.clone();
+        async move {
+            match &*verifier {
+                Verifier::Webhook(hook) => match pool.allow(&hook.url) {
+                    Ok(()) => pool.lanes.clone().judge(hook.clone(), asked).await,
+                    // Accepted under other settings, before a restart.
+                    Err(problem) => Judged::at_once(Judgement::failed(format!("the reward's url {problem}"))),
+                },
+                Verifier::Pull { .. } => Judged::at_once(verifier.judge(&asked.text)),
+                Verifier::Composition(composition) if !verifier.is_local() => pool.ask_parts(composition, asked).await,
+                _ => pool.judge_text(verifier, asked).await,
+            }
+        }
+        .boxed()
+    }
+
+    /// Judges a composition with parts that others judge. Those are asked together, once those that are judged here have not decided.
+    async fn ask_parts(&self, composition: &Composition, asked: Asked) -> Judged {
+        let mut known = vec![None; composition.size()];
+        let mut timeouts = 0;
+        for (part, verifier) in composition.parts().filter(|(_, verifier)| verifier.is_local()) {
+            let judged = self.judge_text(verifier.clone(), asked.clone()).await;
+            timeouts += judged.wall_clock_timeouts;
+            known[part] = Some(judged.into());
+        }
+        let here: Vec<bool> = known.iter().map(Option::is_some).collect();
+        if let Some(decided) = composition.decided(&known, |part| here[part]) {
+            return Judged::after(decided, timeouts);
+        }
+        let others = composition.parts().filter(|(part, _)| !here[*part]);
+        let mut waiting: FuturesUnordered<_> =
+            others.map(|(part, verifier)| self.ask(verifier.clone(), asked.clone()).map(move |judged| (part, judged))).collect();
+        while let Some((part, judged)) = waiting.next().await {
+            timeouts += judged.wall_clock_timeouts;
+            known[part] = Some(judged.into());
+            if let Some(decided) = composition.decided(&known, |_| true) {
+                return Judged::after(decided, timeouts);
+            }
+        }
+        Judged::after(composition.whole(&known), timeouts)
+    }
+
+    /// Judges by the text and its length. A verifier that panics or does not end makes a failure, never a zero.
+    async fn judge_text(&self, verifier: Arc<Verifier>, asked: Asked) -> Judged {
         let kind = verifier.kind();
         let Ok(place) = self.places.clone().acquire_owned().await else {
-            return Judged::at_once(Verdict::Failed("the reward pool is closed".into()));
+            return Judged::at_once(Judgement::failed("the reward pool is closed"));
         };
         // The place goes with the thread: one that does not end keeps it, so that there are never more threads than places.
         let running = tokio::task::spawn_blocking(move || {
             let _place = place;
-            verifier.judge(&text)
+            verifier.judge_counted(&asked.text, Some(asked.tokens))
         });
         match timeout(self.settings.local_timeout(), running).await {
-            Ok(Ok(verdict)) => Judged::at_once(verdict),
-            Ok(Err(_)) => Judged::at_once(Verdict::Failed(format!("the {kind} verifier stopped with an internal error"))),
+            Ok(Ok(judgement)) => Judged::at_once(judgement),
+            Ok(Err(_)) => Judged::at_once(Judgement::failed(format!("the {kind} verifier stopped with an internal error"))),
             Err(_) => {
                 let seconds = self.settings.local_timeout_s;
-                let problem = format!("the {kind} verifier did not end within {seconds} s");
-                Judged { verdict: Verdict::Failed(problem), wall_clock_timeouts: 1 }
+                Judged::after(Judgement::failed(format!("the {kind} verifier did not end within {seconds} s")), 1)
             }
         }
     }
@@ -99,19 +146,14 @@ impl Judge for Pool {
         let pool = self.clone();
         async move {
             let (started, kind) = (Instant::now(), verifier.kind());
-            let mut judged = match &*verifier {
-                Verifier::Webhook(hook) => match pool.allow(&hook.url) {
-                    Ok(()) => pool.lanes.clone().judge(hook.clone(), asked).await,
-                    // Accepted under other settings, before a restart.
-                    Err(problem) => Judged::at_once(Verdict::Failed(format!("the reward's url {problem}"))),
-                },
-                Verifier::Pull { .. } => Judged::at_once(verifier.judge(&asked.text)),
-                _ => pool.judge_text(verifier, asked.text).await,
-            };
+            let mut judged = pool.ask(verifier, asked).await;
             if let Verdict::Scored(reward) = judged.verdict
                 && !reward.is_finite()
             {
-                judged.verdict = Verdict::Failed(format!("the {kind} verifier gave {reward}, which is no reward"));
+                judged = Judged::after(
+                    Judgement::failed(format!("the {kind} verifier gave {reward}, which is no reward")),
+                    judged.wall_clock_timeouts,
+                );
             }
             pool.metrics.reward_judged(kind, judged.verdict.name(), started.elapsed());
             judged

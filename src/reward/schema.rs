@@ -2,7 +2,7 @@
 //!
 //! What is read: the whole answer, or else its last complete block fenced by ```` ```json ````. A schema is compiled without looking at the
 //! network or at files, and its patterns run on a linear engine. An answer that is too long, too deep, or that holds a number no machine
-//! takes is a [`Verdict::Limit`]; an answer that is no JSON is simply wrong.
+//! takes is a [`Ruling::Limit`]; a text without JSON is no answer.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
 use super::pattern::COMPILED_BYTES;
-use super::{Verdict, shortened};
+use super::{Found, Ruling, shortened};
 use crate::field;
 
 /// Longest answer that is read, in bytes.
@@ -47,23 +47,22 @@ impl Schema {
         })
     }
 
-    /// 1 if the answer's JSON is valid, 0 if it is not or if there is none.
-    pub fn judge(&self, text: &str) -> Verdict {
+    /// Whether the answer's JSON is valid.
+    pub fn judge(&self, text: &str) -> Found {
+        let limit = |what: String| Found::new(Ruling::Limit, None, what);
         if text.len() > ANSWER_BYTES {
-            return Verdict::Limit(format!("the answer is {} bytes long; at most {ANSWER_BYTES} are read as JSON", text.len()));
+            return limit(format!("{} bytes, of which at most {ANSWER_BYTES} are read as JSON", text.len()));
         }
-        let mut read = serde_json::from_str::<Value>(text);
+        let (mut json, mut read) = (text, serde_json::from_str::<Value>(text));
         if let (true, Some(block)) = (read.is_err(), last_block(text)) {
-            read = serde_json::from_str(block);
+            (json, read) = (block, serde_json::from_str(block));
         }
         match read {
-            Ok(value) => Verdict::of(self.0.is_valid(&value)),
-            Err(error) if field::is_out_of_range(&error) => Verdict::Limit("the answer's JSON holds a number out of range".into()),
+            Ok(value) => Found::new(Ruling::of(self.0.is_valid(&value)), Some(json.trim()), "json"),
+            Err(error) if field::is_out_of_range(&error) => limit("JSON with a number out of range".into()),
             // The reader gives no kind for it.
-            Err(error) if error.to_string().starts_with("recursion limit exceeded") => {
-                Verdict::Limit("the answer's JSON is nested more than 127 levels deep".into())
-            }
-            Err(_) => Verdict::Scored(0.0),
+            Err(error) if error.to_string().starts_with("recursion limit exceeded") => limit("JSON of more than 127 levels".into()),
+            Err(_) => Found::new(Ruling::NoAnswer, None, "json"),
         }
     }
 }

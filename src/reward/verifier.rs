@@ -2,43 +2,13 @@
 
 use std::time::Duration;
 
-use super::{choice, exact, number, pattern, schema, webhook};
-
-/// What a verifier says of one answer.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
-    /// The reward, a finite number.
-    Scored(f64),
-    /// Not judged yet; retries remain.
-    Unscored,
-    /// The answer itself exceeds a limit of the verifier: negative or skipped, as the request's `limit_counts` says.
-    Limit(String),
-    /// It cannot be judged: neither positive nor negative.
-    Failed(String),
-}
-
-impl Verdict {
-    /// 1 if the answer is right, else 0.
-    pub fn of(right: bool) -> Self {
-        Verdict::Scored(if right { 1.0 } else { 0.0 })
-    }
-
-    /// A short name for metrics.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Verdict::Scored(_) => "scored",
-            Verdict::Unscored => "unscored",
-            Verdict::Limit(_) => "limit",
-            Verdict::Failed(_) => "failed",
-        }
-    }
-}
+use super::{Judgement, choice, compose, exact, format, length, math, pattern, schema, webhook};
 
 /// A compiled reward.
 #[derive(Clone, Debug)]
 pub enum Verifier {
-    /// Compares the answer's number with this one.
-    Math(number::Number),
+    /// Compares the answer with this one, as mathematics.
+    Math(Box<math::Gold>),
     /// Compares the whole text.
     Exact(exact::Exact),
     /// Looks for a pattern.
@@ -47,6 +17,12 @@ pub enum Verifier {
     Choice(choice::Choice),
     /// Validates the answer's JSON.
     Json(schema::Schema),
+    /// Looks at the text's form.
+    Format(format::Form),
+    /// Looks at the answer's length.
+    Length(length::Length),
+    /// Makes one reward of several.
+    Composition(compose::Composition),
     /// Asks a grader over HTTP.
     Webhook(webhook::Webhook),
     /// The client posts the scores itself; a sample without one for so long is failed. Never reaches the pool.
@@ -65,6 +41,9 @@ impl Verifier {
             Verifier::Regex(_) => "regex",
             Verifier::Choice(_) => "choice",
             Verifier::Json(_) => "json",
+            Verifier::Format(_) => "format",
+            Verifier::Length(_) => "length",
+            Verifier::Composition(composition) => composition.kind(),
             Verifier::Webhook(_) => "webhook",
             Verifier::Pull { .. } => "pull",
         }
@@ -83,16 +62,43 @@ impl Verifier {
         }
     }
 
-    /// Judges one answer by its text alone. What needs a grader or the client is a failure here: nobody was asked.
-    pub fn judge(&self, text: &str) -> Verdict {
+    /// Whether [`Verifier::judge_counted`] can judge: nobody else is asked.
+    pub fn is_local(&self) -> bool {
         match self {
-            Verifier::Math(gold) => number::judge(gold, text),
-            Verifier::Exact(exact) => exact.judge(text),
-            Verifier::Regex(pattern) => pattern.judge(text),
-            Verifier::Choice(choice) => choice.judge(text),
-            Verifier::Json(schema) => schema.judge(text),
-            Verifier::Webhook(_) => Verdict::Failed("a webhook is judged by its grader, not here".into()),
-            Verifier::Pull { .. } => Verdict::Failed("the scores of a \"pull\" reward come from the client; nobody is asked here".into()),
+            Verifier::Webhook(_) | Verifier::Pull { .. } => false,
+            Verifier::Composition(composition) => composition.parts().all(|(_, part)| part.is_local()),
+            _ => true,
+        }
+    }
+
+    /// Judges one answer by its text alone: [`Verifier::judge_counted`] where the number of its tokens is not known.
+    pub fn judge(&self, text: &str) -> Judgement {
+        self.judge_counted(text, None)
+    }
+
+    /// Judges one answer by its text and its length in tokens. What needs a grader or the client is a failure here: nobody was asked.
+    pub fn judge_counted(&self, text: &str, tokens: Option<u32>) -> Judgement {
+        match self {
+            Verifier::Math(gold) => gold.judge(text).into(),
+            Verifier::Exact(exact) => exact.judge(text).into(),
+            Verifier::Regex(pattern) => pattern.judge(text).into(),
+            Verifier::Choice(choice) => choice.judge(text).into(),
+            Verifier::Json(schema) => schema.judge(text).into(),
+            Verifier::Format(form) => form.judge(text).into(),
+            Verifier::Length(length) => length.judge(tokens),
+            Verifier::Composition(composition) => composition.judge(text, tokens),
+            Verifier::Webhook(_) => Judgement::failed("a webhook is judged by its grader, not here"),
+            Verifier::Pull { .. } => Judgement::failed("the scores of a \"pull\" reward come from the client; nobody is asked here"),
+        }
+    }
+
+    /// The reward of a sample that was cut off after so many tokens, which no verifier is asked about: it is right in nothing, and as long
+    /// as it is. Never above 0.
+    pub fn of_truncated(&self, tokens: u32) -> f64 {
+        match self {
+            Verifier::Length(length) => length.reward(tokens),
+            Verifier::Composition(composition) => composition.of_truncated(tokens).min(0.0),
+            _ => 0.0,
         }
     }
 }

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use super::job::{Arrival, Job};
 use super::journal::Journal;
-use super::output::{Timing, are_mixed, group_json};
+use super::output::{Timing, are_mixed, failure, group_json};
 use super::plan::ledger::Place;
-use super::plan::{Exit, Group};
+use super::plan::{Exit, Group, Status};
 use super::prompt::{OpenPrompt, Waste};
 use super::spec::{JobSpec, Order};
 use super::versions::OnWeightUpdate;
@@ -234,12 +234,16 @@ async fn render(
             };
             // Only the samples of such a job can be of several versions, and those that the group does not show decided over it as well.
             let all = spec.settings.on_weight_update == OnWeightUpdate::Continue;
-            let indices: Vec<u32> = if all { (0..exit.t).collect() } else { shown.iter().copied().collect() };
+            // A failed group says why.
+            let failed = prompt.first_failed(exit.t).filter(|_| group.status == Status::Failed);
+            let read: BTreeSet<u32> = if all { (0..exit.t).collect() } else { shown.iter().copied().chain(failed).collect() };
+            let indices: Vec<u32> = read.into_iter().collect();
             let mut samples = if indices.is_empty() { Vec::new() } else { journal.samples(key, position as u32, indices.clone()).await? };
             if samples.len() != indices.len() {
                 return Err(format!("holds {} of the {} samples of a group", samples.len(), indices.len()));
             }
             let mixed_versions = are_mixed(&samples);
+            let error = failure(&spec.prompts[position], &group, &prompt, &samples);
             samples.retain(|stored| shown.contains(&stored.sample.index));
             let timing = Timing {
                 tokens_discarded: waste.tokens,
@@ -248,7 +252,7 @@ async fn render(
                 age_s: prompt.first_submitted.map_or(0.0, |since| since.elapsed().as_secs_f64()),
                 wall_clock_timeouts: u64::from(prompt.timeouts),
             };
-            let json = group_json(&spec.settings, &spec.prompts[position], &group, &prompt, &samples, mixed_versions, timing);
+            let json = group_json(&spec.settings, &spec.prompts[position], &group, &prompt, &samples, mixed_versions, error, timing);
             Some(json.map_err(|e| format!("a group could not be written as JSON: {e}"))?)
         }
     };

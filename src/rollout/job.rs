@@ -103,7 +103,7 @@ pub async fn run(context: &Context, spec: &Arc<JobSpec>, record: &JobRecord, sta
         life: 0,
     };
     // A prompt without a usable gold takes no samples; later ones may count on that from the start.
-    for position in (0..spec.prompts.len()).filter(|&position| spec.prompts[position].verifier.is_none()) {
+    for position in (0..spec.prompts.len()).filter(|&position| spec.prompts[position].verifier.is_err()) {
         job.ledger.set(position, 0, 0);
     }
     let ending = match job.restore(start) {
@@ -404,7 +404,7 @@ impl Job<'_> {
         let (earliest, latest) = prompt.bounds();
         let bounds = (earliest.min(allowance.least), latest.min(allowance.most));
         self.ledger.set(position, bounds.0, bounds.1);
-        if self.spec.prompts[position].verifier.is_none() {
+        if self.spec.prompts[position].verifier.is_err() {
             self.close(position, Exit { t: 0, kind: ExitKind::Failed });
             return (0, 0);
         }
@@ -433,8 +433,8 @@ impl Job<'_> {
         let settings = &self.spec.settings;
         let plan = prompt.plan();
         let group = match &asked.verifier {
-            None => Group::of_bad_gold(),
-            Some(_) => {
+            Err(_) => Group::of_bad_gold(),
+            Ok(_) => {
                 let size = settings.strategy.kept_size(plan);
                 Group::form(plan, exit, &prompt.seen(exit), size, settings.advantage, asked.history)
             }

@@ -9,8 +9,9 @@ use serde::Serialize;
 
 use super::plan::{ExitKind, Group, History, Outcome, Stats, Status};
 use super::prompt::OpenPrompt;
-use super::spec::{PromptSpec, Settings};
+use super::spec::{PromptSpec, Return, Settings};
 use crate::engine::{FinishReason, Sample, StopMatch, VersionSpan};
+use crate::reward::Found;
 use crate::store::{SampleRow, StoredSample};
 
 /// A group.
@@ -28,6 +29,9 @@ pub struct GroupOut<'a> {
     pub signal: bool,
     /// Why sampling stopped; `null` for a failed group.
     pub exit: Option<ExitKind>,
+    /// Why the group failed, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// Whether more than one version of the weights drew its tokens.
     pub mixed_versions: bool,
     /// Statistics over every sample the strategy saw.
@@ -64,6 +68,9 @@ pub struct SampleOut<'a> {
     pub reward_status: RewardStatus,
     /// Whether it is above `positive_above`; absent for failed and skipped samples.
     pub positive: Option<bool>,
+    /// `verdict`, `extracted` and `rule`; absent where no verifier spoke: samples that were cut off or broken, scores that the client gave.
+    #[serde(flatten)]
+    pub found: Option<Found>,
     /// Absent for samples that the group did not keep.
     pub advantage: Option<f64>,
     /// Why the sample ended.
@@ -116,7 +123,7 @@ pub struct Timing {
 }
 
 /// The JSON of a closed group; `samples` are those that it shows, `state` knows what came of them. `mixed_versions`: whether more than one
-/// version drew what the strategy saw.
+/// version drew what the strategy saw; `error`: why the group failed.
 pub fn group_json(
     settings: &Settings,
     prompt: &PromptSpec,
@@ -124,33 +131,12 @@ pub fn group_json(
     state: &OpenPrompt,
     samples: &[StoredSample],
     mixed_versions: bool,
+    error: Option<String>,
     timing: Timing,
 ) -> Result<String, serde_json::Error> {
-    let fields = &settings.fields;
     let advantages: BTreeMap<u32, f64> = group.kept.iter().map(|kept| (kept.index, kept.advantage)).collect();
-    let samples: Vec<SampleOut<'_>> = samples
-        .iter()
-        .filter_map(|stored| {
-            let sample = &stored.sample;
-            let ended = state.sample(sample.index)?;
-            let outcome = state.outcome(sample.index);
-            let stop_match = sample.stop_match.as_deref().map(serde_json::from_str).transpose();
-            Some(stop_match.map(|stop_match| SampleOut {
-                index: sample.index,
-                token_ids: &sample.token_ids,
-                logprobs: fields.logprobs.then_some(&sample.logprobs),
-                logprobs_raw: sample.logprobs_raw.as_deref().filter(|_| fields.logprobs_raw),
-                text: fields.text.then_some(sample.text.as_str()),
-                reward: ended.reward,
-                reward_status: ended.status,
-                positive: outcome.counts().then_some(outcome == Outcome::Positive),
-                advantage: advantages.get(&sample.index).copied(),
-                finish_reason: ended.finish_reason,
-                stop_match,
-                weight_versions: spans(sample),
-            }))
-        })
-        .collect::<Result<_, serde_json::Error>>()?;
+    let shown = |stored| sample_out(&settings.fields, state, &advantages, stored).transpose();
+    let samples = samples.iter().filter_map(shown).collect::<Result<_, _>>()?;
     serde_json::to_string(&GroupOut {
         prompt_id: &prompt.id,
         status: group.status,
@@ -158,12 +144,56 @@ pub fn group_json(
         samples,
         signal: group.signal,
         exit: group.exit,
+        error,
         mixed_versions,
         stats: &group.stats,
         effective_weight: group.effective_weight,
         history: prompt.history.filter(|_| settings.uses_history()),
         timing,
     })
+}
+
+/// Why a group failed, if it did: a sentence. `samples` hold the first one that failed.
+pub fn failure(prompt: &PromptSpec, group: &Group, state: &OpenPrompt, samples: &[StoredSample]) -> Option<String> {
+    if group.status != Status::Failed {
+        return None;
+    }
+    if let Err(bad) = &prompt.verifier {
+        return Some(format!("bad gold: reward.{bad}"));
+    }
+    let (failed, most) = (group.stats.failed, state.plan().max_failed);
+    let first = state.first_failed(u32::MAX).and_then(|index| samples.iter().find(|stored| stored.sample.index == index));
+    let why = first.and_then(|stored| Some((stored.sample.index, stored.verdict.as_ref()?.note.as_deref()?)));
+    let why = why.map_or_else(String::new, |(index, note)| format!("; sample {index}: {note}"));
+    Some(format!("{failed} samples failed, more than max_failed ({most}){why}"))
+}
+
+/// A sample as the group shows it; nothing if the prompt does not know it.
+fn sample_out<'a>(
+    fields: &Return,
+    state: &OpenPrompt,
+    advantages: &BTreeMap<u32, f64>,
+    stored: &'a StoredSample,
+) -> Result<Option<SampleOut<'a>>, serde_json::Error> {
+    let sample = &stored.sample;
+    let Some(ended) = state.sample(sample.index) else { return Ok(None) };
+    let outcome = state.outcome(sample.index);
+    let found = stored.verdict.as_ref().and_then(|verdict| verdict.found.as_deref());
+    Ok(Some(SampleOut {
+        index: sample.index,
+        token_ids: &sample.token_ids,
+        logprobs: fields.logprobs.then_some(&sample.logprobs),
+        logprobs_raw: sample.logprobs_raw.as_deref().filter(|_| fields.logprobs_raw),
+        text: fields.text.then_some(sample.text.as_str()),
+        reward: ended.reward,
+        reward_status: ended.status,
+        positive: outcome.counts().then_some(outcome == Outcome::Positive),
+        found: found.map(serde_json::from_str).transpose()?,
+        advantage: advantages.get(&sample.index).copied(),
+        finish_reason: ended.finish_reason,
+        stop_match: sample.stop_match.as_deref().map(serde_json::from_str).transpose()?,
+        weight_versions: spans(sample),
+    }))
 }
 
 /// Whether more than one version of the weights drew the tokens of these samples.

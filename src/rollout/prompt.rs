@@ -219,6 +219,11 @@ impl OpenPrompt {
         self.outcomes.get(index as usize).copied().unwrap_or_default()
     }
 
+    /// The first failed sample below `t`.
+    pub fn first_failed(&self, t: u32) -> Option<u32> {
+        (0..t.min(self.plan.n_max)).find(|&index| self.outcome(index) == Outcome::Failed)
+    }
+
     /// Ended samples that have no verdict yet and still want one.
     pub fn unjudged(&self) -> Vec<u32> {
         let wants = |(index, ended): (&u32, &Ended)| {

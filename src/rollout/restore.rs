@@ -64,13 +64,13 @@ impl Job<'_> {
 
     /// Judges a sample that was finished and not judged when the process died.
     fn judge_again(&mut self, position: usize, index: u32) {
-        let Some(reason) = self.open.get(&position).and_then(|p| p.sample(index)).map(|ended| ended.finish_reason) else { return };
-        if self.resolve_unread(position, index, reason) {
+        let Some(ended) = self.open.get(&position).and_then(|prompt| prompt.sample(index)).copied() else { return };
+        if self.resolve_unread(position, index, ended.finish_reason, ended.tokens) {
             return;
         }
-        let Some(verifier) = self.spec.prompts[position].verifier.clone() else { return };
+        let Ok(verifier) = self.spec.prompts[position].verifier.clone() else { return };
         if verifier.pull_timeout().is_some() {
-            return self.judge(position, index, String::new());
+            return self.judge(position, index, String::new(), ended.tokens);
         }
         let stored = self.context.journal.samples(self.record.key, position as u32, vec![index]);
         let (rewards, spec, life) = (self.context.rewards.clone(), self.spec.clone(), self.life);
@@ -81,7 +81,7 @@ impl Job<'_> {
             };
             match text {
                 Ok(text) => {
-                    let judged = rewards.judge(verifier, question(&spec.id, &spec.prompts[position], index, text)).await;
+                    let judged = rewards.judge(verifier, question(&spec.id, &spec.prompts[position], index, text, ended.tokens)).await;
                     Arrival::Judged { life, prompt: position, index, judged }
                 }
                 Err(error) => Arrival::Broken(error),

@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 use super::job::{Arrival, Job};
 use super::output::RewardStatus;
 use crate::engine::FinishReason;
-use crate::reward::{Judged, Verdict};
+use crate::reward::{Judged, Judgement, Verdict};
 
 /// A score that a client posts for a `pull` reward.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,13 +73,12 @@ impl Job<'_> {
         // A score above the exit is written all the same: it can decide nothing, and the sample must not be asked for again.
         let needed = ended.finish_reason != FinishReason::Cancelled && index < prompt.bounds().1;
         let verdict = reward.map_or_else(Verdict::Failed, Verdict::Scored);
-        self.judged(position, index, Judged { verdict, wall_clock_timeouts: 0 });
+        self.judged(position, index, Judged::at_once(Judgement::bare(verdict)));
         if needed { ScoreAnswer::Taken } else { ScoreAnswer::NotNeeded }
     }
 
     /// No client has scored the sample in time.
     pub(super) fn overdue(&mut self, position: usize, index: u32) {
-        let verdict = Verdict::Failed("no score was posted in time".into());
-        self.judged(position, index, Judged { verdict, wall_clock_timeouts: 1 });
+        self.judged(position, index, Judged::after(Judgement::failed("no score was posted in time"), 1));
     }
 }

@@ -12,7 +12,7 @@ use super::plan::{Advantage, Baseline, History, Kind, Strategy};
 use super::versions::OnWeightUpdate;
 use crate::engine::SamplingParams;
 use crate::field::FieldError;
-use crate::reward::{self, Verifier};
+use crate::reward::{self, BadGold, Verifier};
 use crate::store::{NewJob, StoredJob};
 
 /// In which order groups are delivered.
@@ -117,9 +117,9 @@ pub struct PromptSpec {
     pub metadata: Arc<Value>,
     /// What earlier jobs of the namespace saw of this prompt, as of acceptance.
     pub history: Option<History>,
-    /// The compiled reward; absent if the reference answer cannot be used (`bad_gold: fail_group`).
+    /// The compiled reward, or why its reference answer cannot be used (`bad_gold: fail_group`): the prompt's group is then failed.
     #[serde(skip)]
-    pub verifier: Option<Arc<Verifier>>,
+    pub verifier: Result<Arc<Verifier>, BadGold>,
 }
 
 /// An accepted job.
@@ -195,9 +195,8 @@ impl JobSpec {
         let prompts = kept.into_iter().map(move |kept| {
             let reward = reward::Spec::read(&kept.reward)?;
             let verifier = match (reward.compile(), bad_gold) {
-                (Ok(verifier), _) => Some(Arc::new(verifier)),
-                (Err(_), BadGoldRule::FailGroup) => None,
                 (Err(bad), BadGoldRule::Refuse) => return Err(FieldError::new(bad.field, bad.problem)),
+                (compiled, _) => compiled.map(Arc::new),
             };
             let (token_ids, metadata) = (kept.token_ids.into(), Arc::new(kept.metadata));
             Ok(PromptSpec { id: kept.id, token_ids, reward, metadata, history: kept.history, verifier })

@@ -10,7 +10,7 @@ use super::prompt::Ended;
 use super::record::Ending;
 use super::spec::PromptSpec;
 use crate::engine::{FinishReason, Sample};
-use crate::reward::{Asked as Question, Judged, Verdict};
+use crate::reward::{Asked as Question, Found, Judged, Verdict};
 use crate::store::{self, SampleRow, VerdictRow};
 
 /// A larger reward would make sums of squares overflow.
@@ -22,6 +22,7 @@ struct Resolved {
     reward: Option<f64>,
     status: RewardStatus,
     note: Option<String>,
+    found: Option<Found>,
     timeouts: u32,
 }
 
@@ -45,10 +46,10 @@ impl Job<'_> {
             self.settle(position);
             return Ok(());
         }
-        let text = sample.text.clone();
+        let (text, tokens) = (sample.text.clone(), sample.token_ids.len() as u32);
         self.context.journal.sample(sample_row(self.record.key, position, *sample, self.spec.settings.fields.logprobs_raw));
-        if !self.resolve_unread(position, index, reason) {
-            self.judge(position, index, text);
+        if !self.resolve_unread(position, index, reason, tokens) {
+            self.judge(position, index, text, tokens);
         }
         Ok(())
     }
@@ -61,26 +62,29 @@ impl Job<'_> {
     }
 
     /// Resolves a sample whose end says everything; says whether it did.
-    pub(super) fn resolve_unread(&mut self, position: usize, index: u32, reason: FinishReason) -> bool {
+    pub(super) fn resolve_unread(&mut self, position: usize, index: u32, reason: FinishReason, tokens: u32) -> bool {
         let (outcome, reward, status, note) = match reason {
             FinishReason::Stop => return false,
-            // A truncated answer gave no answer: it is negative whatever its last number is.
+            // A truncated answer gave no answer: it is negative whatever its last number is. A reward that looks at lengths sees its own.
             FinishReason::Length => match self.spec.settings.strategy.mask_truncated {
                 true => (Outcome::Skipped, None, RewardStatus::Unscored, None),
-                false => (Outcome::Negative, Some(0.0), RewardStatus::Scored, None),
+                false => {
+                    let reward = self.spec.prompts[position].verifier.as_ref().map_or(0.0, |verifier| verifier.of_truncated(tokens));
+                    (Outcome::Negative, Some(reward), RewardStatus::Scored, None)
+                }
             },
             FinishReason::Numerics | FinishReason::Cancelled => {
                 (Outcome::Failed, None, RewardStatus::Failed, Some("the model gave non-finite logits".to_owned()))
             }
         };
-        self.resolve(position, index, Resolved { outcome, reward, status, note, timeouts: 0 });
+        self.resolve(position, index, Resolved { outcome, reward, status, note, found: None, timeouts: 0 });
         true
     }
 
     /// Hands an ended sample's text to its verifier, or waits for a client to do the same.
-    pub(super) fn judge(&mut self, prompt: usize, index: u32, text: String) {
+    pub(super) fn judge(&mut self, prompt: usize, index: u32, text: String, tokens: u32) {
         let asked = &self.spec.prompts[prompt];
-        let Some(verifier) = asked.verifier.clone() else { return };
+        let Ok(verifier) = asked.verifier.clone() else { return };
         let life = self.life;
         if let Some(timeout) = verifier.pull_timeout() {
             if let Some(timeout) = timeout {
@@ -92,15 +96,15 @@ impl Job<'_> {
             self.record.waits_for_scores();
             return;
         }
-        let judged = self.context.rewards.judge(verifier, question(&self.spec.id, asked, index, text));
+        let judged = self.context.rewards.judge(verifier, question(&self.spec.id, asked, index, text, tokens));
         self.arrivals.push(Box::pin(async move { Arrival::Judged { life, prompt, index, judged: judged.await } }));
     }
 
     /// Takes the last word on a sample.
     pub(super) fn judged(&mut self, position: usize, index: u32, judged: Judged) {
-        let timeouts = judged.wall_clock_timeouts;
+        let Judged { verdict, found, wall_clock_timeouts: timeouts } = judged;
         let strategy = &self.spec.settings.strategy;
-        let (outcome, reward, status, note) = match judged.verdict {
+        let (outcome, reward, status, note) = match verdict {
             Verdict::Scored(r) if r.abs() > MAX_REWARD => {
                 (Outcome::Failed, None, RewardStatus::Failed, Some(format!("its reward is {r}, above the {MAX_REWARD} that sums can bear")))
             }
@@ -113,24 +117,25 @@ impl Job<'_> {
             Verdict::Unscored => (Outcome::Failed, None, RewardStatus::Failed, Some("it was never scored".into())),
             Verdict::Failed(why) => (Outcome::Failed, None, RewardStatus::Failed, Some(why)),
         };
-        self.resolve(position, index, Resolved { outcome, reward, status, note, timeouts });
+        self.resolve(position, index, Resolved { outcome, reward, status, note, found, timeouts });
     }
 
     fn resolve(&mut self, position: usize, index: u32, resolved: Resolved) {
-        let Resolved { outcome, reward, status, note, timeouts } = resolved;
+        let Resolved { outcome, reward, status, note, found, timeouts } = resolved;
         // A verdict may come after its group has closed below it.
         let Some(prompt) = self.open.get_mut(&position) else { return };
         prompt.resolve(index, outcome, reward, status);
         prompt.timeouts += timeouts;
-        let verdict = store::Verdict { outcome: outcome.code(), reward, status: status.code(), note, timeouts };
+        let found = found.and_then(|found| serde_json::to_string(&found).ok());
+        let verdict = store::Verdict { outcome: outcome.code(), reward, status: status.code(), note, found, timeouts };
         self.context.journal.verdict(VerdictRow { job: self.record.key, prompt: position as u32, index, verdict });
         self.settle(position);
     }
 }
 
 /// What a verifier is asked about a sample.
-pub(super) fn question(job_id: &str, prompt: &PromptSpec, index: u32, text: String) -> Question {
-    Question { job_id: job_id.into(), prompt_id: prompt.id.as_str().into(), index, text, metadata: prompt.metadata.clone() }
+pub(super) fn question(job_id: &str, prompt: &PromptSpec, index: u32, text: String, tokens: u32) -> Question {
+    Question { job_id: job_id.into(), prompt_id: prompt.id.as_str().into(), index, text, tokens, metadata: prompt.metadata.clone() }
 }
 
 fn sample_row(job: i64, position: usize, sample: Sample, keep_raw: bool) -> SampleRow {

@@ -21,12 +21,28 @@ pub struct ApiError {
     pub param: Option<String>,
     /// Seconds after which another try makes sense.
     pub retry_after: Option<u32>,
+    /// Every place that it is about, where it is about prompts; the first ones if there are many.
+    pub details: Vec<Detail>,
 }
+
+/// One of the prompts that an error is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Detail {
+    /// Its id.
+    pub prompt_id: String,
+    /// Path of the field.
+    pub param: String,
+    /// What is wrong with it and what would be right; reads on from the field's name.
+    pub problem: String,
+}
+
+/// Most details of an error.
+const DETAILS: usize = 100;
 
 impl ApiError {
     /// An error about the request as a whole.
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        ApiError { status, code, message: message.into(), param: None, retry_after: None }
+        ApiError { status, code, message: message.into(), param: None, retry_after: None, details: Vec::new() }
     }
 
     /// The same error with the field it is about.
@@ -39,6 +55,20 @@ impl ApiError {
         let path = path.into();
         let subject = if path.is_empty() { "the request" } else { path.as_str() };
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_request", format!("{subject}: {problem}")).about(path)
+    }
+
+    /// Reference answers that cannot be used, if there are any: the message tells of the first, the details of every one.
+    pub fn bad_golds(mut bad: Vec<Detail>) -> Option<Self> {
+        let (count, first) = (bad.len(), bad.first()?.clone());
+        bad.truncate(DETAILS);
+        let cut = if count > DETAILS { format!(", which name the first {DETAILS}") } else { String::new() };
+        let (all, them) = match count {
+            1 => (String::new(), "it"),
+            _ => (format!("in all {count} prompts have a reference answer that cannot be used, see details{cut}; "), "them"),
+        };
+        let help = "or send \"bad_gold\": \"fail_group\" to fail such prompts' groups and run the rest";
+        let error = ApiError::field(first.param, format!("{}; {all}mend {them}, {help}", first.problem));
+        Some(ApiError { details: bad, ..error })
     }
 
     /// A job that is not there.
@@ -109,12 +139,14 @@ impl IntoResponse for ApiError {
             code: &'a str,
             message: &'a str,
             param: Option<&'a str>,
+            #[serde(skip_serializing_if = "<[Detail]>::is_empty")]
+            details: &'a [Detail],
         }
         #[derive(Serialize)]
         struct Outer<'a> {
             error: Inner<'a>,
         }
-        let body = Outer { error: Inner { code: self.code, message: &self.message, param: self.param.as_deref() } };
+        let body = Outer { error: Inner { code: self.code, message: &self.message, param: self.param.as_deref(), details: &self.details } };
         let mut response = super::json::json(self.status, &body);
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -18,6 +18,7 @@ pub mod routes;
 mod score;
 mod scores;
 mod stream;
+pub mod verify;
 mod weights;
 
 use std::future::Future;
@@ -55,6 +56,8 @@ pub struct AppState {
     pub jobs: Arc<Jobs>,
     /// Judges, and knows which webhooks it may call.
     pub rewards: Pool,
+    /// How much of `POST /v1/verify` is judged at once.
+    pub verify: verify::Places,
     /// Holds new samples back.
     pub pause: Pause,
     /// Takes new weights, where the engine does.
@@ -132,6 +135,7 @@ impl AppState {
     /// A server's state over an engine, its text side and a store; the store's open jobs go on. Must be called within a runtime.
     pub fn new(engine: Arc<dyn Engine>, text: Arc<dyn TextModel>, store: Store, options: Options) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::new()?);
+        let verify = verify::Places::new(&options.rewards);
         let rewards = Pool::new(options.rewards, metrics.clone());
         let pause = Pause::default();
         let mut weight_roots = Vec::new();
@@ -171,6 +175,7 @@ impl AppState {
             metrics,
             jobs,
             rewards,
+            verify,
             pause,
             updates,
             weight_roots: weight_roots.into(),

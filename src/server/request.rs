@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::error::ApiError;
+use super::error::{ApiError, Detail};
 use super::json;
 use super::limits::Limits;
 use crate::engine::{EngineInfo, SamplingParams};
@@ -233,16 +233,29 @@ impl RolloutRequest {
         self.sampling.validate(info.vocab_size, info.has_tokenizer).map_err(|e| FieldError::new(e.field, e.problem).within("sampling"))?;
         let digest = self.digest()?;
         let mut prompts = Vec::with_capacity(self.prompts.len());
+        let mut bad_golds = Vec::new();
         let mut total = 0usize;
         for (position, prompt) in self.prompts.into_iter().enumerate() {
             rewards.check(&prompt.reward).map_err(|e| e.within(&format!("prompts[{position}].reward")))?;
-            let spec = tokenize(position, prompt, text, info, self.sampling.max_tokens, self.bad_gold)?;
+            let spec = tokenize(position, prompt, text, info, self.sampling.max_tokens)?;
             total += spec.token_ids.len();
             if total > limits.max_prompt_tokens {
                 let problem = format!("hold more than {} tokens in all; split the job", limits.max_prompt_tokens);
                 return Err(ApiError::field("prompts", problem));
             }
+            if let Err(bad) = &spec.verifier {
+                bad_golds.push(Detail {
+                    prompt_id: spec.id.clone(),
+                    param: format!("prompts[{position}].reward.{}", bad.field),
+                    problem: bad.problem.clone(),
+                });
+            }
             prompts.push(spec);
+        }
+        if self.bad_gold == BadGoldRule::Refuse
+            && let Some(error) = ApiError::bad_golds(bad_golds)
+        {
+            return Err(error);
         }
         let settings = Settings {
             strategy: self.strategy,
@@ -393,7 +406,6 @@ fn tokenize(
     text: &dyn TextModel,
     info: &EngineInfo,
     max_tokens: u32,
-    bad_gold: BadGoldRule,
 ) -> Result<PromptSpec, ApiError> {
     let at = |field: &str| format!("prompts[{position}].{field}");
     let input_path = at(prompt.input.field());
@@ -428,11 +440,7 @@ fn tokenize(
         );
         return Err(ApiError::field("sampling.max_tokens", problem));
     }
-    let verifier = match (prompt.reward.compile(), bad_gold) {
-        (Ok(verifier), _) => Some(Arc::new(verifier)),
-        (Err(_), BadGoldRule::FailGroup) => None,
-        (Err(bad), BadGoldRule::Refuse) => return Err(ApiError::field(at(&format!("reward.{}", bad.field)), bad.problem)),
-    };
+    let verifier = prompt.reward.compile().map(Arc::new);
     let metadata = Arc::new(Value::Object(prompt.metadata));
     Ok(PromptSpec { id: prompt.id, token_ids: token_ids.into(), reward: prompt.reward, metadata, history: None, verifier })
 }

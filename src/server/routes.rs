@@ -11,7 +11,7 @@ use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetReques
 
 use super::auth::{Access, Caller};
 use super::error::ApiError;
-use super::{AppState, admin, health, observe, openapi, rollouts, score, scores, weights};
+use super::{AppState, admin, health, observe, openapi, rollouts, score, scores, verify, weights};
 
 /// One route.
 pub struct Route {
@@ -38,6 +38,7 @@ pub fn table() -> Vec<Route> {
         route(Method::GET, "/v1/rollouts/{id}/pending", Data, get(scores::pending)),
         route(Method::POST, "/v1/rollouts/{id}/scores", Data, post(scores::post)),
         route(Method::POST, "/v1/score", Data, post(score::post)),
+        route(Method::POST, "/v1/verify", Data, post(verify::post)),
         route(Method::PUT, "/v1/weights", Admin, put(weights::put)),
         route(Method::POST, "/v1/weights", Admin, post(weights::post)),
         route(Method::GET, "/v1/weights", Admin, get(weights::get)),

@@ -66,7 +66,7 @@ pub async fn pending(State(state): State<AppState>, Id(id): Id, query: RawQuery)
             let pull = stored.into_iter().filter_map(|stored| {
                 let sample = stored.sample;
                 let prompt = spec.prompts.get(sample.prompt as usize)?;
-                prompt.verifier.as_ref()?.pull_timeout()?;
+                prompt.verifier.as_ref().ok()?.pull_timeout()?;
                 Some(Waiting {
                     prompt_id: prompt.id.clone(),
                     index: sample.index,
@@ -116,7 +116,7 @@ pub async fn post(State(state): State<AppState>, Id(id): Id, headers: HeaderMap,
             let shown: String = score.prompt_id.chars().take(100).collect();
             return Err(ApiError::field(at("prompt_id"), format!("is {shown:?}, which is no prompt of this job")));
         };
-        if spec.prompts[prompt].verifier.as_ref().is_none_or(|verifier| verifier.pull_timeout().is_none()) {
+        if !spec.prompts[prompt].verifier.as_ref().is_ok_and(|verifier| verifier.is_pull()) {
             return Err(ApiError::field(at("prompt_id"), "names a prompt whose reward is not `pull`: the server scores it itself"));
         }
         if score.index >= spec.settings.strategy.max_samples {

@@ -104,6 +104,7 @@ fn verdict(row: &Row<'_>, first: usize) -> Result<Option<Verdict>, StoreError> {
         status: row.get(first + 2)?,
         note: row.get(first + 3)?,
         timeouts: row.get(first + 4)?,
+        found: row.get(first + 5)?,
     }))
 }
 
@@ -111,7 +112,7 @@ pub(super) fn resume(conn: &Connection, job: i64) -> Result<Resume, StoreError> 
     // One transaction: a group that is committed between the two queries would be missing with its samples.
     let tx = conn.unchecked_transaction()?;
     let samples =
-        "SELECT s.prompt, s.idx, finish_reason, tokens, outcome, reward, status, note, timeouts FROM samples s LEFT JOIN verdicts v
+        "SELECT s.prompt, s.idx, finish_reason, tokens, outcome, reward, status, note, timeouts, found FROM samples s LEFT JOIN verdicts v
         ON v.job = s.job AND v.prompt = s.prompt AND v.idx = s.idx WHERE s.job = ?1 ORDER BY s.prompt, s.idx";
     let samples = all(&tx, samples, [job], |row| {
         Ok(ResumeSample {
@@ -176,7 +177,7 @@ impl PackedStored {
 }
 
 const SAMPLE: &str =
-    "SELECT s.job, s.prompt, s.idx, outcome, reward, status, note, timeouts, finish_reason, stop_match, data FROM samples s
+    "SELECT s.job, s.prompt, s.idx, outcome, reward, status, note, timeouts, found, finish_reason, stop_match, data FROM samples s
      LEFT JOIN verdicts v ON v.job = s.job AND v.prompt = s.prompt AND v.idx = s.idx";
 
 fn packed(row: &Row<'_>) -> Result<PackedStored, StoreError> {
@@ -184,11 +185,11 @@ fn packed(row: &Row<'_>) -> Result<PackedStored, StoreError> {
         job: row.get(0)?,
         prompt: row.get(1)?,
         index: row.get(2)?,
-        finish_reason: row.get(8)?,
-        stop_match: row.get(9)?,
+        finish_reason: row.get(9)?,
+        stop_match: row.get(10)?,
         ..SampleRow::default()
     };
-    Ok(PackedStored { sample, verdict: verdict(row, 3)?, data: row.get(10)? })
+    Ok(PackedStored { sample, verdict: verdict(row, 3)?, data: row.get(11)? })
 }
 
 pub(super) fn samples(conn: &Connection, job: i64, prompt: u32, indices: &[u32]) -> Result<Vec<PackedStored>, StoreError> {

@@ -146,6 +146,8 @@ pub struct Verdict {
     pub status: u8,
     /// Why it failed.
     pub note: Option<String>,
+    /// What the verifier read in the answer, JSON.
+    pub found: Option<String>,
     /// Deadlines that passed on the way.
     pub timeouts: u32,
 }

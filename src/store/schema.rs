@@ -14,7 +14,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::StoreError;
 
 /// The newest version that this program knows; it stands in the file as `user_version`.
-pub const SCHEMA_VERSION: i64 = 3;
+pub const SCHEMA_VERSION: i64 = 4;
 /// "ADAR": says whose file it is.
 const APPLICATION_ID: i64 = 0x4144_4152;
 
@@ -54,6 +54,9 @@ CREATE TABLE weights (seq INTEGER PRIMARY KEY AUTOINCREMENT, version INTEGER NOT
     "
 ALTER TABLE jobs ADD COLUMN weights_digest TEXT NOT NULL DEFAULT '';
 ALTER TABLE weights ADD COLUMN model_digest TEXT NOT NULL DEFAULT '';
+",
+    "
+ALTER TABLE verdicts ADD COLUMN found TEXT;
 ",
 ];
 

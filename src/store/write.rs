@@ -58,10 +58,11 @@ pub(super) fn sample(conn: &Connection, row: &PackedSample) -> rusqlite::Result<
 pub(super) fn verdict(conn: &Connection, row: &VerdictRow) -> rusqlite::Result<()> {
     let of = &row.verdict;
     conn.prepare_cached(
-        "INSERT OR REPLACE INTO verdicts (job, prompt, idx, outcome, reward, status, note, timeouts) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
+        "INSERT OR REPLACE INTO verdicts (job, prompt, idx, outcome, reward, status, note, timeouts, found)
+         SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9
          WHERE EXISTS (SELECT 1 FROM samples WHERE job = ?1 AND prompt = ?2 AND idx = ?3)",
     )?
-    .execute(params![row.job, row.prompt, row.index, of.outcome, of.reward, of.status, of.note, of.timeouts])?;
+    .execute(params![row.job, row.prompt, row.index, of.outcome, of.reward, of.status, of.note, of.timeouts, of.found])?;
     Ok(())
 }
 

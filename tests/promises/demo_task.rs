@@ -126,11 +126,11 @@ fn lines_of_data_are_what_the_server_takes() {
                 Form::TokenIds => assert_eq!(line["token_ids"], serde_json::json!(problem.prompt_ids)),
             }
             let verifier = Spec::read(&line["reward"]).unwrap().compile().unwrap();
-            assert_eq!(verifier.judge(&problem.answer_text), Verdict::Scored(1.0));
+            assert_eq!(verifier.judge(&problem.answer_text).verdict, Verdict::Scored(1.0));
             let mut wrong = problem.op.answer(problem.digits);
             wrong[4] = (wrong[4] + 1) % 10;
             let wrong = Problem::new(String::new(), problem.op, problem.digits, wrong).answer_text;
-            assert_eq!(verifier.judge(&wrong), Verdict::Scored(0.0));
+            assert_eq!(verifier.judge(&wrong).verdict, Verdict::Scored(0.0));
         }
     }
     let line = data::demonstration_line(&problems[0], Form::TokenIds);
@@ -178,7 +178,7 @@ fn only_the_right_tokens_have_the_right_text() {
     let (_dir, tokenizer) = folder();
     for problem in held_out().into_iter().take(8) {
         let verifier = Spec::read(&data::prompt_line(&problem, Form::Text)["reward"]).unwrap().compile().unwrap();
-        let judge = |ids: &[u32]| verifier.judge(&tokenizer.decode(ids, true).unwrap()) == Verdict::Scored(1.0);
+        let judge = |ids: &[u32]| verifier.judge(&tokenizer.decode(ids, true).unwrap()).verdict == Verdict::Scored(1.0);
         assert!(judge(&problem.answer_ids));
         for place in 0..ANSWER_TOKENS {
             for id in (0..24).filter(|&id| id != problem.answer_ids[place]) {

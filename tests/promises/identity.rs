@@ -29,7 +29,7 @@ impl Judge for SlowJudge {
             self.most.mul_f64(unit(&[self.seed, mix(&asked.prompt_id.bytes().map(u64::from).collect::<Vec<_>>()), u64::from(asked.index)]));
         async move {
             tokio::time::sleep(delay).await;
-            Judged { verdict: verifier.judge(&asked.text), wall_clock_timeouts: 0 }
+            Judged::at_once(verifier.judge_counted(&asked.text, Some(asked.tokens)))
         }
         .boxed()
     }
@@ -123,6 +123,13 @@ async fn groups(body: &Value, run: Run) -> (Vec<String>, usize) {
 
 fn bodies() -> Vec<Value> {
     let all = json!({"all_samples": true});
+    // The stored job must be read back with all its parts.
+    let mut composed = body_of(9, json!({"return": all.clone()}));
+    for prompt in composed["prompts"].as_array_mut().unwrap() {
+        let length = json!({"kind": "length", "max_tokens": 20, "buffer": 10});
+        let right = json!({"kind": "all", "parts": [prompt["reward"], {"kind": "format", "mark": "hashes"}]});
+        prompt["reward"] = json!({"kind": "weighted", "parts": [{"weight": 1, "reward": right}, {"weight": 0.25, "reward": length}]});
+    }
     vec![
         body_of(12, json!({})),
         body_of(12, json!({"strategy": {"exit": "positive", "round_size": 8}, "return": all})),
@@ -130,6 +137,7 @@ fn bodies() -> Vec<Value> {
         body_of(14, json!({"strategy": {"kind": "dapo", "group_size": 4, "groups_wanted": 2}})),
         body_of(9, json!({"strategy": {"kind": "uniform", "group_size": 6, "mask_truncated": true}, "advantage": "grpo"})),
         body_of(10, json!({"strategy": {"kind": "estimate", "budget": 60, "min_samples": 2, "max_samples": 16}, "advantage": "ada_est"})),
+        composed,
     ]
 }
 

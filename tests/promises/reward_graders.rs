@@ -19,14 +19,16 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::reward_kit::{asked, compile, failure, metrics};
+use crate::reward_kit::{asked, compile, failure, metrics, scored};
 
 type Calls = Arc<AtomicUsize>;
 
 /// Right if the text is the reference that came with the prompt.
 fn graded(body: &Value) -> Value {
     let items = body["items"].as_array().unwrap();
-    json!({"rewards": items.iter().map(|item| json!({"reward": f64::from(u8::from(item["text"] == item["data"]["is"]))})).collect::<Vec<_>>()})
+    let right = |item: &Value| json!({"id": item["id"], "reward": f64::from(u8::from(item["text"] == item["data"]["is"]))});
+    // Backwards: the order of the answer means nothing.
+    json!({"items": items.iter().rev().map(right).collect::<Vec<_>>()})
 }
 
 async fn grade(State(calls): State<Calls>, Json(body): Json<Value>) -> Json<Value> {
@@ -71,8 +73,8 @@ async fn grader() -> (SocketAddr, Calls) {
         .route("/error", post(async || (StatusCode::INTERNAL_SERVER_ERROR, "out of memory")))
         .route("/teapot", post(async || (StatusCode::IM_A_TEAPOT, "no coffee")))
         .route("/rubbish", post(async || "<html>"))
-        .route("/nan", post(async || "{\"rewards\": [{\"reward\": NaN}]}"))
-        .route("/empty", post(async || Json(json!({"rewards": []}))))
+        .route("/nan", post(async || "{\"items\": [{\"id\": \"job-1/prompt-1/0\", \"reward\": NaN}]}"))
+        .route("/empty", post(async || Json(json!({"items": []}))))
         .route("/moved", post(async || Redirect::temporary("/grade")))
         .with_state(calls.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -114,11 +116,11 @@ async fn a_grader_is_asked_over_http() {
         ask(&pool, format!("http://{address}/grade"), 30.0, text)
     }));
     for (i, judged) in judged.await.into_iter().enumerate() {
-        assert_eq!(judged, Judged::at_once(Verdict::Scored(if i % 2 == 0 { 1.0 } else { 0.0 })));
+        assert_eq!(judged, Judged::at_once(scored(if i % 2 == 0 { 1.0 } else { 0.0 })));
     }
     let calls_made = calls.swap(0, Ordering::SeqCst);
     assert!((4..=20).contains(&calls_made), "{calls_made} calls for 100 samples");
-    assert_eq!(ask(&pool, format!("http://{address}/third"), 30.0, "right").await, Judged::at_once(Verdict::Scored(1.0)));
+    assert_eq!(ask(&pool, format!("http://{address}/third"), 30.0, "right").await, Judged::at_once(scored(1.0)));
     assert_eq!(calls.load(Ordering::SeqCst), 3);
 }
 
@@ -129,7 +131,7 @@ async fn graders_that_fail_make_failures() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap()
     };
-    let broken = rude("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"rewards\": [{\"reward\": 1}]}").await;
+    let broken = rude("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"items\": [{\"reward\": 1}]}").await;
     // (URL, deadline in seconds, what the failure says, deadlines passed)
     let rows = [
         (format!("http://{address}/error"), 30.0, "no reward after 3 calls", 0),
@@ -138,7 +140,7 @@ async fn graders_that_fail_make_failures() {
         (format!("http://{address}/nowhere"), 30.0, "answered 404", 0),
         (format!("http://{address}/rubbish"), 30.0, "<html>", 0),
         (format!("http://{address}/nan"), 30.0, "no reward after 3 calls", 0),
-        (format!("http://{address}/empty"), 30.0, "gave 0 rewards for 1 samples", 0),
+        (format!("http://{address}/empty"), 30.0, "gave no item for the id \"job-1/prompt-1/0\" among its 0", 0),
         (format!("http://{address}/moved"), 30.0, "redirects are not followed", 0),
         (format!("http://{address}/hang"), 0.2, "did not answer within 0.2 s", 3),
         (format!("http://{address}/slow"), 0.2, "did not answer within 0.2 s", 3),

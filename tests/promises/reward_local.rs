@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adaroll::reward::{Judge, Judged, KINDS, Pool, PoolSettings, Spec, Verdict};
+use adaroll::reward::{Judge, KINDS, Pool, PoolSettings, Spec, Verdict};
 use serde_json::{Value, json};
 
 use crate::reward_kit::{asked, compile, failure, judge, metrics};
@@ -213,7 +213,7 @@ fn schemas_that_call_themselves_end() {
         let text = text.clone();
         let judged = std::thread::Builder::new()
             .stack_size(2 << 20)
-            .spawn(move || Spec::read(&json!({"kind": "json", "schema": schema})).map(|spec| spec.compile().unwrap().judge(&text)));
+            .spawn(move || Spec::read(&json!({"kind": "json", "schema": schema})).map(|spec| spec.compile().unwrap().judge(&text).verdict));
         let judged = judged.unwrap().join().unwrap();
         assert!(matches!(judged, Ok(Verdict::Scored(_)) | Err(_)), "{judged:?}");
     }
@@ -307,6 +307,16 @@ fn what_is_echoed_reads_back_the_same() {
         json!({"kind": "webhook", "url": "https://GRADER.example", "timeout_s": 0.3, "data": {"tests": [1, 2.5, null]}}),
         json!({"kind": "pull"}),
         json!({"kind": "pull", "timeout_s": 12.25}),
+        json!({"kind": "format", "mark": "boxed"}),
+        json!({"kind": "format", "think": true, "mark": "answer_tag", "exactly_one": false}),
+        json!({"kind": "format", "think": false}),
+        json!({"kind": "format", "think": "prefilled", "mark": "hashes"}),
+        json!({"kind": "length", "max_tokens": 4096, "buffer": 512}),
+        json!({"kind": "all", "parts": [{"kind": "exact", "answer": "x", "ignore_case": true, "trim": false}]}),
+        json!({"kind": "any", "parts": [{"kind": "math", "answer": "1"}, {"kind": "regex", "pattern": "a", "ignore_case": false}]}),
+        json!({"kind": "weighted", "parts": [
+            {"weight": 0.1, "reward": {"kind": "all", "parts": [{"kind": "math", "answer": "1"}]}},
+            {"weight": -1e300, "reward": {"kind": "length", "max_tokens": 2, "buffer": 1}}]}),
     ];
     assert!(KINDS.iter().all(|kind| rewards.iter().any(|reward| reward["kind"] == *kind)));
     for reward in rewards {
@@ -332,8 +342,8 @@ async fn the_pool_counts_verdicts() {
     let pool = Pool::new(PoolSettings { workers: 2, ..PoolSettings::default() }, metrics.clone());
     let verifier = compile(json!({"kind": "math", "answer": "1"}));
     let judged = futures::future::join_all((0..10).map(|i| pool.judge(verifier.clone(), asked(i, &format!("#### {}", i % 2))))).await;
-    assert_eq!(judged.iter().filter(|j| **j == Judged::at_once(Verdict::Scored(1.0))).count(), 5);
-    assert_eq!(judged.iter().filter(|j| **j == Judged::at_once(Verdict::Scored(0.0))).count(), 5);
+    assert_eq!(judged.iter().filter(|j| j.verdict == Verdict::Scored(1.0)).count(), 5);
+    assert_eq!(judged.iter().filter(|j| j.verdict == Verdict::Scored(0.0)).count(), 5);
     let pull = pool.judge(compile(json!({"kind": "pull"})), asked(0, "x")).await;
     assert!(failure(&pull.verdict).contains("come from the client"), "{pull:?}");
     let text = metrics.render(&adaroll::engine::EngineStats::default(), &[], (1, 0), 0).unwrap();

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use adaroll::reward::webhook::{Reply, Transport, Unanswered};
-use adaroll::reward::{Judge, Judged, Pool, PoolSettings, Spec, Verdict};
+use adaroll::reward::{Asked, Found, Judge, Judged, Pool, PoolSettings, Ruling, Spec, Verdict};
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::reward_kit::{asked, compile, failure, metrics};
+use crate::reward_kit::{asked, compile, failure, metrics, scored};
 
 /// What a scripted grader does with one call.
 #[derive(Clone)]
@@ -84,8 +84,9 @@ impl Transport for Graders {
                 }
                 Act::Grade(late) => {
                     sleep(Duration::from_millis(late)).await;
-                    let rewards: Vec<_> = body["items"].as_array().unwrap().iter().map(|i| json!({"reward": i["index"]})).collect();
-                    Ok(reply(200, json!({"rewards": rewards}).to_string()))
+                    let item = |item: &Value| json!({"id": item["id"], "reward": item["index"]});
+                    let items: Vec<_> = body["items"].as_array().unwrap().iter().map(item).collect();
+                    Ok(reply(200, json!({"items": items}).to_string()))
                 }
                 Act::Busy(seconds) => Ok(Reply { status: 429, retry_after: Some(Duration::from_secs(seconds)), body: Vec::new() }),
                 Act::Gone => Err(Unanswered("could not be reached: connection refused".into())),
@@ -118,13 +119,19 @@ fn say(body: &str) -> Act {
     Act::Say(0, 200, body.into())
 }
 
+/// An answer with these items; `ID` is the name of sample 7, `I0` to `I9` are those of samples 0 to 9.
+fn items(items: &str) -> Act {
+    let named = (0..10).fold(items.to_owned(), |text, i| text.replace(&format!("I{i}"), &format!("\"id\": \"job-1/prompt-1/{i}\"")));
+    say(&format!("{{\"items\": [{}]}}", named.replace("ID", "\"id\": \"job-1/prompt-1/7\"")))
+}
+
 #[tokio::test(start_paused = true)]
 async fn samples_share_calls() {
     let graders = Graders::new(&[("good", vec![Act::Grade(1000)])]);
     let pool = pool(&graders);
     let judged = join_all((0..70).map(|i| judge(&pool, "good", i))).await;
     for (i, judged) in judged.iter().enumerate() {
-        assert_eq!(*judged, Judged::at_once(Verdict::Scored(i as f64)));
+        assert_eq!(*judged, Judged::at_once(scored(i as f64)));
     }
     let mut sizes: Vec<_> = graders.indices().iter().map(Vec::len).collect();
     sizes.sort_unstable();
@@ -132,18 +139,20 @@ async fn samples_share_calls() {
     // A full call goes at once, the last one after its linger; the clock counts in whole milliseconds.
     assert!(graders.times().iter().all(|at| *at <= 6), "{:?}", graders.times());
     assert!(graders.begun.elapsed() <= Duration::from_millis(1010), "{:?}", graders.begun.elapsed());
-    let expected = json!({"job_id": "job-1", "prompt_id": "prompt-1", "index": graders.indices()[0][0], "text": "an answer",
-        "metadata": {"level": 4}, "data": {"tests": [1]}});
+    let index = graders.indices()[0][0];
+    let expected = json!({"id": format!("job-1/prompt-1/{index}"), "job_id": "job-1", "prompt_id": "prompt-1", "index": index,
+        "text": "an answer", "metadata": {"level": 4}, "data": {"tests": [1]}});
     assert_eq!(graders.calls()[0].body["items"][0], expected);
-    assert_eq!(graders.calls()[0].body.as_object().unwrap().len(), 1);
+    assert_eq!(graders.calls()[0].body["deadline_s"], 10.0);
+    assert_eq!(graders.calls()[0].body.as_object().unwrap().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_helps_is_tried_again_and_then_failed() {
     type Row = (Vec<Act>, usize, Result<f64, &'static str>, u32);
     let rows: Vec<Row> = vec![
-        (vec![say(r#"{"rewards": [{"reward": 0.5}]}"#)], 1, Ok(0.5), 0),
-        (vec![say(r#"{"rewards": [{"reward": -2, "error": null, "more": 1}], "version": 3}"#)], 1, Ok(-2.0), 0),
+        (vec![items("{ID, \"reward\": 0.5}")], 1, Ok(0.5), 0),
+        (vec![say(r#"{"items": [{"more": 1, "error": null, "reward": -2, "id": "job-1/prompt-1/7"}], "version": 3}"#)], 1, Ok(-2.0), 0),
         (vec![Act::Gone, Act::Gone, Act::Grade(0)], 3, Ok(7.0), 0),
         (vec![Act::Gone], 3, Err("no reward after 3 calls; at last the grader http://bad/grade could not be reached"), 0),
         (vec![Act::Hang], 3, Err("did not answer within 10 s"), 3),
@@ -156,22 +165,37 @@ async fn what_helps_is_tried_again_and_then_failed() {
         (vec![Act::Say(0, 400, "x".repeat(5000))], 1, Err("answered 400: xxx"), 0),
         (vec![Act::Say(0, 404, String::new())], 1, Err("answered 404"), 0),
         (vec![Act::Say(0, 302, String::new())], 1, Err("redirects are not followed"), 0),
-        (vec![say("")], 3, Err("gave no {\"rewards\": [...]}"), 0),
+        (vec![say("")], 3, Err("gave no {\"items\": [...]}"), 0),
         (vec![say("<html>")], 3, Err("<html>"), 0),
-        (vec![say("[1]")], 3, Err("gave no {\"rewards\": [...]}"), 0),
-        (vec![say(r#"{"reward": 1}"#)], 3, Err("missing field `rewards`"), 0),
-        (vec![say(r#"{"rewards": []}"#)], 3, Err("gave 0 rewards for 1 samples"), 0),
-        (vec![say(r#"{"rewards": [{"reward": 1}, {"reward": 1}]}"#)], 3, Err("gave 2 rewards for 1 samples"), 0),
-        (vec![say(r#"{"rewards": [{"reward": NaN}]}"#)], 3, Err("gave no {\"rewards\": [...]}"), 0),
-        (vec![say(r#"{"rewards": [{"reward": 1e999}]}"#)], 3, Err("out of range"), 0),
-        (vec![say(r#"{"rewards": [{"reward": null}]}"#)], 3, Err("where {\"reward\": NUMBER}"), 0),
-        (vec![say(r#"{"rewards": [{"reward": "1"}]}"#)], 3, Err("where {\"reward\": NUMBER}"), 0),
-        (vec![say(r#"{"rewards": [{"reward": true}]}"#)], 3, Err("where {\"reward\": NUMBER}"), 0),
-        (vec![say(r#"{"rewards": [1]}"#)], 3, Err("gave 1 where"), 0),
-        (vec![say(r#"{"rewards": [null]}"#)], 3, Err("gave null where"), 0),
-        (vec![say(r#"{"rewards": [{"error": "no compiler"}]}"#)], 3, Err("reported the error \"no compiler\""), 0),
-        (vec![say(r#"{"rewards": [{"reward": 1, "error": "unsure"}]}"#)], 3, Err("reported the error \"unsure\""), 0),
-        (vec![say("rubbish"), Act::Hang, say(r#"{"rewards": [{"reward": 1}]}"#)], 3, Ok(1.0), 1),
+        (vec![say("[1]")], 3, Err("gave no {\"items\": [...]}"), 0),
+        (vec![say(r#"{"reward": 1}"#)], 3, Err("missing field `items`"), 0),
+        (vec![say(r#"{"rewards": [{"reward": 1}]}"#)], 3, Err("missing field `items`"), 0),
+        (vec![items("")], 3, Err("gave no item for the id \"job-1/prompt-1/7\" among its 0"), 0),
+        (vec![items("{\"reward\": 1}")], 3, Err("gave no item for the id"), 0),
+        (vec![items("{\"id\": 7, \"reward\": 1}")], 3, Err("gave no item for the id"), 0),
+        (vec![items("{I6, \"reward\": 1}, {ID, \"reward\": 0.25}")], 1, Ok(0.25), 0),
+        (vec![items("{ID, \"reward\": 1}, {ID, \"reward\": 1}")], 1, Ok(1.0), 0),
+        (vec![items("{ID, \"reward\": 1}, {ID, \"verdict\": \"correct\"}")], 3, Err("gave two different items for the id"), 0),
+        (vec![items("{ID, \"reward\": 1}, {ID, \"reward\": 0}")], 3, Err("gave two different items for the id"), 0),
+        (vec![items("{ID, \"reward\": 1}, {ID, \"error\": \"no\"}")], 3, Err("gave two different items for the id"), 0),
+        (vec![items("{ID, \"reward\": NaN}")], 3, Err("gave no {\"items\": [...]}"), 0),
+        (vec![items("{ID, \"reward\": 1e999}")], 3, Err("out of range"), 0),
+        (vec![items("{ID, \"reward\": null}")], 3, Err("holds neither reward nor verdict nor error"), 0),
+        (vec![items("{ID, \"reward\": \"1\"}")], 3, Err("gave the reward \"1\", which is no finite number"), 0),
+        (vec![items("{ID, \"reward\": true}")], 3, Err("gave the reward true"), 0),
+        (vec![items("1")], 3, Err("gave no item for the id"), 0),
+        (vec![items("null")], 3, Err("gave no item for the id"), 0),
+        (vec![items("{ID}")], 3, Err("holds neither reward nor verdict nor error"), 0),
+        (vec![items("{ID, \"error\": \"no compiler\"}")], 3, Err("reported the error \"no compiler\""), 0),
+        (vec![items("{ID, \"reward\": 1, \"error\": \"unsure\"}")], 3, Err("reported the error \"unsure\""), 0),
+        (vec![items("{ID, \"reward\": 1, \"extracted\": \"42\"}")], 3, Err("add \"verdict\""), 0),
+        (vec![items("{ID, \"reward\": 1, \"verdict\": \"right\"}")], 3, Err("known are correct, wrong, no_answer, bad_gold, limit"), 0),
+        (vec![items("{ID, \"reward\": 1, \"verdict\": 1}")], 3, Err("gave 1 as verdict"), 0),
+        (vec![items("{ID, \"verdict\": \"wrong\", \"extracted\": 42}")], 3, Err("gave 42 as extracted"), 0),
+        (vec![items("{ID, \"reward\": 0, \"verdict\": \"limit\"}")], 3, Err("gave the reward 0 with the verdict limit"), 0),
+        (vec![items("{ID, \"reward\": 0, \"verdict\": \"bad_gold\"}")], 3, Err("with the verdict bad_gold"), 0),
+        (vec![items("{ID, \"verdict\": \"bad_gold\"}")], 1, Err("its grader says that the reference cannot be used"), 0),
+        (vec![say("rubbish"), Act::Hang, items("{ID, \"reward\": 1}")], 3, Ok(1.0), 1),
         (vec![Act::Panic], 1, Err("internal error"), 0),
     ];
     for (row, (script, calls, expected, timeouts)) in rows.into_iter().enumerate() {
@@ -210,10 +234,9 @@ async fn waits_between_calls_are_as_told() {
 
 #[tokio::test(start_paused = true)]
 async fn failing_samples_are_sent_again_alone() {
-    let first = r#"{"rewards": [{"reward": 1}, {"error": "a"}, {"reward": 0}, {"reward": "x"}]}"#;
-    let second = r#"{"rewards": [{"reward": 0.25}, {"error": "b"}]}"#;
-    let third = r#"{"rewards": [{"error": "c"}]}"#;
-    let graders = Graders::new(&[("bad", vec![say(first), say(second), say(third)])]);
+    let first = items("{I3, \"reward\": \"x\"}, {I0, \"reward\": 1}, {I2, \"reward\": 0}");
+    let second = items("{I1, \"reward\": 0.25}, {I3, \"error\": \"b\"}");
+    let graders = Graders::new(&[("bad", vec![first, second, items("{I3, \"error\": \"c\"}")])]);
     let pool = pool(&graders);
     let judged = join_all((0..4).map(|i| judge(&pool, "bad", i))).await;
     assert_eq!(graders.indices(), [vec![0, 1, 2, 3], vec![1, 3], vec![3]]);
@@ -224,13 +247,74 @@ async fn failing_samples_are_sent_again_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_grader_may_say_what_it_found() {
+    let found = |ruling, extracted: Option<&str>, rule: &'static str| Some(Found::new(ruling, extracted, rule));
+    let rows = [
+        (r#""reward": 0.5"#, Verdict::Scored(0.5), None),
+        (r#""verdict": "correct""#, Verdict::Scored(1.0), found(Ruling::Correct, None, "webhook")),
+        (r#""verdict": "wrong", "extracted": "41""#, Verdict::Scored(0.0), found(Ruling::Wrong, Some("41"), "webhook")),
+        (r#""verdict": "no_answer", "extracted": null"#, Verdict::Scored(0.0), found(Ruling::NoAnswer, None, "webhook")),
+        (
+            r#""verdict": "wrong", "reward": 0.3, "rule": "3 of 10 tests""#,
+            Verdict::Scored(0.3),
+            found(Ruling::Wrong, None, "3 of 10 tests"),
+        ),
+        (r#""verdict": "no_answer", "reward": -1"#, Verdict::Scored(-1.0), found(Ruling::NoAnswer, None, "webhook")),
+        (
+            r#""verdict": "limit", "reward": null, "rule": "too much code""#,
+            Verdict::Limit("the answer is too large for its grader (too much code)".into()),
+            found(Ruling::Limit, None, "too much code"),
+        ),
+        (
+            r#""verdict": "bad_gold""#,
+            Verdict::Failed("its grader says that the reference cannot be used".into()),
+            found(Ruling::BadGold, None, "webhook"),
+        ),
+    ];
+    for (said, verdict, found) in rows {
+        let graders = Graders::new(&[("good", vec![items(&format!("{{ID, {said}}}"))])]);
+        let judged = judge(&pool(&graders), "good", 7).await;
+        assert_eq!(judged, Judged { verdict, found, wall_clock_timeouts: 0 }, "{said}");
+        assert_eq!(graders.calls().len(), 1, "{said}");
+    }
+    // What is shown is cut.
+    let long = "9".repeat(5000);
+    let said = format!(r#"{{ID, "verdict": "wrong", "extracted": "{long}", "rule": "{long}"}}"#);
+    let found = judge(&pool(&Graders::new(&[("good", vec![items(&said)])])), "good", 7).await.found.unwrap();
+    assert_eq!((found.extracted.unwrap().len(), found.rule.len()), (1003, 200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_are_unique_whatever_ids_hold() {
+    let graders = Graders::new(&[("good", vec![Act::Grade(0)])]);
+    let pool = pool(&graders);
+    let of = |job: &str, prompt: &str, index| Asked { job_id: job.into(), prompt_id: prompt.into(), ..asked(index, "x") };
+    // The same sample twice, as where two parts of a reward ask one grader, and ids with all that could be taken for a separator.
+    let all = [
+        of("a", "b/1", 2),
+        of("a", "b", 1),
+        of("a", "b/1", 2),
+        of("a", "b/1/2#2", 0),
+        of("a", "", 0),
+        of("a", "b/1", 2),
+        of("a", "b#2", 1),
+    ];
+    let judged = join_all(all.iter().map(|asked| pool.judge(compile(hook("good")), asked.clone()))).await;
+    for (asked, judged) in all.iter().zip(judged) {
+        assert_eq!(judged, Judged::at_once(scored(f64::from(asked.index))));
+    }
+    let ids: Vec<String> = graders.calls()[0].body["items"].as_array().unwrap().iter().map(|i| i["id"].as_str().unwrap().into()).collect();
+    assert_eq!(ids, ["a/b/1/2", "a/b/1", "a/b/1/2#2", "a/b/1/2#2/0", "a//0", "a/b/1/2#3", "a/b#2/1"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_deadline_starts_with_the_call() {
     // Eight calls at once, of 8 s each: the last of 40 calls begins after 32 s, far beyond the deadline of 10 s, and no call is late.
     let graders = Graders::new(&[("slow", vec![Act::Grade(8_000)])]);
     let settings = PoolSettings { webhook_batch: 1, ..settings() };
     let pool = Pool::with_transport(settings, metrics(), graders.clone());
     let judged = join_all((0..40).map(|i| judge(&pool, "slow", i))).await;
-    assert!(judged.iter().enumerate().all(|(i, j)| *j == Judged::at_once(Verdict::Scored(i as f64))), "{judged:?}");
+    assert!(judged.iter().enumerate().all(|(i, j)| *j == Judged::at_once(scored(i as f64))), "{judged:?}");
     assert_eq!(graders.calls().len(), 40);
     assert!(graders.times()[39] >= 32_000, "{:?}", graders.times());
     // Never more than eight at once.

@@ -64,6 +64,16 @@ fn check_group(group: &Value, prompt: &Value, strategy: &Strategy) {
         assert_eq!(got["positive"], all[kept.index as usize] == Outcome::Positive);
         assert_eq!(got["reward"].as_f64().unwrap(), seen[kept.index as usize].reward);
         assert_eq!(got["reward_status"], "scored");
+        let shown = [&got["verdict"], &got["extracted"], &got["rule"]];
+        match sample.finish_reason {
+            // Nobody looked at an answer that was cut off.
+            FinishReason::Length => assert_eq!(shown, [&Value::Null; 3]),
+            _ => {
+                let number = sample.text.rsplit_once("#### ").unwrap().1;
+                let verdict = if number == "72" { "correct" } else { "wrong" };
+                assert_eq!(shown, [&json!(verdict), &json!(number), &json!("hashes/number")]);
+            }
+        }
         assert_eq!(got["token_ids"], json!(sample.token_ids));
         let logprobs: Vec<f32> = got["logprobs"].as_array().unwrap().iter().map(|l| l.as_f64().unwrap() as f32).collect();
         assert_eq!(logprobs, sample.logprobs, "f32 survives the text");
@@ -305,8 +315,61 @@ async fn a_bad_gold_can_fail_its_group_alone() {
     let group = streamed.group(2);
     assert_eq!((&group["status"], &group["exit"], &group["stats"]["seen"]), (&json!("failed"), &json!(null), &json!(0)));
     assert_eq!(group["samples"], json!([]));
+    let why = "bad gold: reward.answer is \"about 72\", which is not one number; give it as in \"72\", \"-1.5\" or \"3/4\"";
+    assert_eq!(group["error"], why);
     assert_eq!(streamed.groups.len(), 5);
     assert_eq!(streamed.end["state"], "done");
+    // The others are those of the job without it.
+    let good = kit.stream(&job(5, json!({}))).await;
+    for position in [0, 1, 3, 4] {
+        assert_eq!(streamed.reproducible()[position], good.reproducible()[position]);
+        assert_eq!(streamed.group(position)["error"], Value::Null);
+    }
+    let sum = |of: &Streamed, name: &str| (0..5).map(|i| of.group(i)["stats"][name].as_u64().unwrap()).sum::<u64>();
+    let statistics = &streamed.end["statistics"];
+    assert_eq!((&statistics["groups"], &statistics["failed"]), (&json!(5), &json!(1)));
+    assert_eq!(statistics["samples_seen"], sum(&streamed, "seen"));
+    assert_eq!(statistics["samples_positive"], sum(&streamed, "positive"));
+    assert_eq!(sum(&streamed, "seen"), sum(&good, "seen") - good.group(2)["stats"]["seen"].as_u64().unwrap());
+    // What it would have taken of a budget is there for those behind it.
+    for bad in ["p0", "p2"] {
+        let mut body = job(5, json!({"bad_gold": "fail_group", "strategy": {"budget": 40}}));
+        let prompt = body["prompts"].as_array_mut().unwrap().iter_mut().find(|prompt| prompt["id"] == bad).unwrap();
+        prompt["reward"]["answer"] = json!("");
+        assert_eq!(sum(&kit.stream(&body).await, "seen"), 40, "{bad}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_bad_gold_is_named_at_once() {
+    let kit = Kit::start(manner(10)).await;
+    let mut body = job(300, json!({}));
+    let bad = |body: &mut Value, position: usize, reward: Value| body["prompts"][position]["reward"] = reward;
+    bad(&mut body, 3, json!({"kind": "math", "answer": "about 72"}));
+    bad(&mut body, 250, json!({"kind": "choice", "answer": "E"}));
+    bad(&mut body, 299, json!({"kind": "exact", "answer": " "}));
+    let (status, answer) = kit.post(&body).await;
+    let error = &answer["error"];
+    assert_eq!((status, &error["code"], &error["param"]), (422, &json!("invalid_request"), &json!("prompts[3].reward.answer")));
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("in all 3 prompts") && message.contains("\"bad_gold\": \"fail_group\""), "{message}");
+    let named: Vec<_> = error["details"].as_array().unwrap().iter().map(|d| (d["prompt_id"].clone(), d["param"].clone())).collect();
+    let path = |position: usize| (json!(format!("p{position}")), json!(format!("prompts[{position}].reward.answer")));
+    assert_eq!(named, [path(3), path(250), path(299)]);
+    assert!(error["details"][1]["problem"].as_str().unwrap().contains("not among the choices A, B, C, D"), "{error}");
+    for position in 0..150 {
+        bad(&mut body, position, json!({"kind": "math", "answer": "?"}));
+    }
+    let (_, answer) = kit.post(&body).await;
+    assert_eq!(answer["error"]["details"].as_array().unwrap().len(), 100);
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("in all 152 prompts") && message.contains("name the first 100"), "{message}");
+    // A single one needs no list to be found.
+    let mut body = job(3, json!({}));
+    bad(&mut body, 1, json!({"kind": "math", "answer": "?"}));
+    let (_, answer) = kit.post(&body).await;
+    assert!(!answer["error"]["message"].as_str().unwrap().contains("in all"), "{answer}");
+    assert_eq!(kit.get("/v1/rollouts").await.1["jobs"], json!([]), "nothing was accepted");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

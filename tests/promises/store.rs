@@ -49,7 +49,8 @@ fn sample(job: i64, prompt: u32, index: u32) -> SampleRow {
 }
 
 fn verdict(job: i64, prompt: u32, index: u32, reward: Option<f64>) -> VerdictRow {
-    let verdict = Verdict { outcome: 1, reward, status: 2, note: Some("why".into()), timeouts: 3 };
+    let verdict =
+        Verdict { outcome: 1, reward, status: 2, note: Some("why".into()), found: Some("{\"verdict\":\"wrong\"}".into()), timeouts: 3 };
     VerdictRow { job, prompt, index, verdict }
 }
 
@@ -114,6 +115,7 @@ fn what_goes_in_comes_out() {
         assert_eq!(back.iter().map(|s| s.sample.clone()).collect::<Vec<_>>(), [sample(job, 0, 1), sample(job, 0, 0)]);
         let scored = back[0].verdict.clone().unwrap();
         assert_eq!((scored.outcome, scored.status, scored.note.as_deref()), (1, 2, Some("why")));
+        assert_eq!(scored.found.as_deref(), Some("{\"verdict\":\"wrong\"}"));
         assert_eq!(scored.reward.map(f64::to_bits), Some((-0.0f64).to_bits()), "the sign of a zero reward is kept");
         assert_eq!(back[1].verdict, None);
         // A verdict replaces; one on nothing is nothing.
@@ -342,6 +344,31 @@ async fn one_file_serves_one_server() {
     drop(store);
     drop(open(&path));
     assert!(lock_path(&path).exists());
+}
+
+/// Before version 4 nobody wrote down what a verifier had read.
+#[tokio::test]
+async fn a_store_of_an_older_version_goes_on() {
+    let (_dir, path) = in_file();
+    let store = open(&path);
+    let job = store.admit(new_job("a")).await.unwrap();
+    store.sample(sample(job, 0, 0));
+    store.sample(sample(job, 0, 1));
+    store.verdict(verdict(job, 0, 0, Some(1.0)));
+    store.flush().await;
+    drop(store);
+    let older = rusqlite::Connection::open(&path).unwrap();
+    older.execute_batch("ALTER TABLE verdicts DROP COLUMN found; PRAGMA user_version = 3").unwrap();
+    drop(older);
+    let refused = StoreReader::open(&path).unwrap_err().to_string();
+    assert!(refused.contains("schema version 3") && refused.contains("start the server on it once"), "{refused}");
+    let store = open(&path);
+    store.verdict(verdict(job, 0, 1, Some(0.5)));
+    let back = store.samples(job, 0, vec![0, 1]).await.unwrap();
+    let old = Verdict { found: None, ..verdict(job, 0, 0, Some(1.0)).verdict };
+    assert_eq!(back.into_iter().map(|s| s.verdict.unwrap()).collect::<Vec<_>>(), [old, verdict(job, 0, 1, Some(0.5)).verdict]);
+    drop(store);
+    assert_eq!(StoreReader::open(&path).unwrap().list(9).unwrap().len(), 1);
 }
 
 #[test]

@@ -212,8 +212,18 @@ impl Follower {
     fn refused(&self, status: StatusCode, text: &str) -> RolloutError {
         let answer: Value = serde_json::from_str(text).unwrap_or_default();
         let field = |name: &str| answer.pointer(&format!("/error/{name}")).and_then(Value::as_str);
-        let position = field("param").and_then(|param| param.strip_prefix("prompts[")?.split_once(']')?.0.parse::<usize>().ok());
-        let line = position.and_then(|position| self.lines.get(position)).map_or_else(String::new, |line| format!("{line}: "));
+        let line_of = |param: Option<&str>| {
+            let position = param.and_then(|param| param.strip_prefix("prompts[")?.split_once(']')?.0.parse::<usize>().ok());
+            position.and_then(|position| self.lines.get(position)).map_or_else(String::new, |line| format!("{line}: "))
+        };
+        let line = line_of(field("param"));
+        let details = answer.pointer("/error/details").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let details = details.iter().map(|detail| {
+            let field = |name: &str| detail.get(name).and_then(Value::as_str);
+            format!("\n{}{}: {}", line_of(field("param")), field("param").unwrap_or("?"), field("problem").unwrap_or("?"))
+        });
+        // A single one is what the message is about.
+        let details: String = if details.len() > 1 { details.collect() } else { String::new() };
         let shown = field("message").map_or_else(|| text.chars().take(300).collect(), str::to_owned);
         let help = match status {
             StatusCode::UNAUTHORIZED => " (set ADAROLL_TOKEN or --token)",
@@ -223,7 +233,7 @@ impl Follower {
         RolloutError::Refused {
             status: status.as_u16(),
             code: field("code").unwrap_or("unknown").to_owned(),
-            message: format!("{line}{shown}{help}"),
+            message: format!("{line}{shown}{help}{details}"),
         }
     }
 

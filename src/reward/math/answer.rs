@@ -12,6 +12,8 @@ use super::units::unit;
 
 /// Most items of a list, entries of a matrix, or steps of a chain.
 const ITEMS: usize = 200;
+/// Most words behind a value.
+const PHRASE: usize = 16;
 /// Deepest nesting of lists, sets and their like.
 const DEPTH: usize = 12;
 
@@ -144,8 +146,14 @@ fn split<'a>(tokens: &'a [Lexeme], at: &[usize]) -> Vec<&'a [Lexeme]> {
 fn trimmed(mut tokens: &[Lexeme]) -> &[Lexeme] {
     loop {
         match tokens {
-            [first, rest @ ..] if matches!(first.token, Token::Symbol('=' | ',' | ';' | '.' | ':' | '≈' | '*' | '&' | '⇒') | Token::Row) => tokens = rest,
-            [rest @ .., last] if matches!(last.token, Token::Symbol(',' | ';' | '.' | ':' | '*' | '?' | '&' | '∖') | Token::Row) => tokens = rest,
+            [first, rest @ ..]
+                if matches!(first.token, Token::Symbol('=' | ',' | ';' | '.' | ':' | '≈' | '*' | '&' | '⇒') | Token::Row) =>
+            {
+                tokens = rest
+            }
+            [rest @ .., last] if matches!(last.token, Token::Symbol(',' | ';' | '.' | ':' | '*' | '?' | '&' | '∖') | Token::Row) => {
+                tokens = rest
+            }
             [Lexeme { token: Token::GroupOpen, .. }, Lexeme { token: Token::GroupClose, .. }, rest @ ..] => tokens = rest,
             [rest @ .., Lexeme { token: Token::GroupOpen, .. }, Lexeme { token: Token::GroupClose, .. }] => tokens = rest,
             _ => return tokens,
@@ -224,16 +232,17 @@ fn list(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
     }
     let mut items = Vec::new();
     let mut pieces = Vec::new();
+    let mut all_lists = true;
     for piece in split(tokens, &outer) {
         let piece = trimmed(piece);
         if piece.is_empty() {
             continue;
         }
+        all_lists &= !outside(piece, |t| *t == Token::Symbol(',')).is_empty();
         pieces.push(read(piece, depth + 1)?);
     }
-    let lists = pieces.iter().filter(|piece| matches!(piece, Answer::List(_))).count();
     // "p = 5, q = 2; p = 7, q = 2": pairs. "1, 2 and 3": one list.
-    let grouped = pieces.len() > 1 && lists == pieces.len() && !commas.is_empty();
+    let grouped = pieces.len() > 1 && all_lists && outer != commas;
     for piece in pieces {
         match piece {
             Answer::List(inner) if grouped => items.push(Answer::Delimited { open: '(', close: ')', items: inner }),
@@ -363,7 +372,8 @@ fn combined(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge>
         last = outside(tokens, |t| *t == Token::Symbol('-')).into_iter().rev().find(|at| {
             tokens.get(at + 1).is_some_and(|next| next.token == Token::Open('{'))
                 && *at > 0
-                && (matches!(tokens[at - 1].token, Token::Close(_)) || matches!(&tokens[at - 1].token, Token::Command(c) if c.starts_with("mathbb ")))
+                && (matches!(tokens[at - 1].token, Token::Close(_))
+                    || matches!(&tokens[at - 1].token, Token::Command(c) if c.starts_with("mathbb ")))
         });
     }
     let Some(at) = last else { return Ok(None) };
@@ -432,10 +442,14 @@ fn enclosed(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge>
             let read = read(inside, depth + 1)?;
             Ok(if matches!(read, Answer::Opaque(_)) { None } else { Some(read) })
         }
-        (Token::GroupOpen, Token::GroupClose) if outside(inside, |t| matches!(t, Token::Command(c) if c == "over" || c == "choose")).is_empty() => match commas.is_empty() {
-            true => Ok(Some(read(inside, depth + 1)?)),
-            false => Ok(Some(Answer::Set(items()?))),
-        },
+        (Token::GroupOpen, Token::GroupClose)
+            if outside(inside, |t| matches!(t, Token::Command(c) if c == "over" || c == "choose")).is_empty() =>
+        {
+            match commas.is_empty() {
+                true => Ok(Some(read(inside, depth + 1)?)),
+                false => Ok(Some(Answer::Set(items()?))),
+            }
+        }
         (Token::Begin(environment), Token::End(_)) => matrix(environment, inside, depth).map(Some),
         _ => Ok(None),
     }
@@ -479,13 +493,107 @@ fn single(tokens: &[Lexeme], depth: usize) -> Read {
     if let Some(choice) = choice(tokens, depth)? {
         return Ok(choice);
     }
+    if let Some(matrix) = matrix_product(tokens, depth)? {
+        return Ok(matrix);
+    }
     if let Some(quantity) = quantity(tokens)? {
+        return Ok(Answer::Quantity(quantity));
+    }
+    if let Some(quantity) = compound(tokens) {
         return Ok(Answer::Quantity(quantity));
     }
     if let Some(ratio) = ratio(tokens)? {
         return Ok(ratio);
     }
     Ok(words(tokens).unwrap_or_else(|| opaque(tokens)))
+}
+
+/// `\frac12 \begin{pmatrix}...\end{pmatrix} \begin{pmatrix}...`: a number and matrices, multiplied.
+fn matrix_product(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
+    let Some(first) = tokens.iter().position(|lexeme| matches!(lexeme.token, Token::Begin(_))) else { return Ok(None) };
+    let mut scalar = None;
+    let mut ahead = &tokens[..first];
+    if let [rest @ .., Lexeme { token: Token::Symbol('*'), .. }] = ahead {
+        ahead = rest;
+    }
+    match ahead {
+        [] => {}
+        [Lexeme { token: Token::Symbol('-'), .. }] => scalar = Some(Expr::integer(-1)),
+        _ => match parsed(ahead)? {
+            Some(expression) => scalar = Some(expression),
+            None => return Ok(None),
+        },
+    }
+    let mut rest = &tokens[first..];
+    let mut result: Option<Vec<Vec<Expr>>> = None;
+    while !rest.is_empty() {
+        if symbol(&rest[0], '*') {
+            rest = &rest[1..];
+            continue;
+        }
+        let (Some(end), Token::Begin(environment)) = (closing(rest, 0), &rest[0].token) else { return Ok(None) };
+        let Answer::Matrix(rows, false) = matrix(environment, &rest[1..end], depth)? else { return Ok(None) };
+        let value = |entry: Answer| match entry {
+            Answer::Quantity(Quantity { value, percent: false, unit: None }) => Some(value),
+            _ => None,
+        };
+        let Some(rows) = rows.into_iter().map(|row| row.into_iter().map(value).collect()).collect::<Option<Vec<Vec<Expr>>>>() else {
+            return Ok(None);
+        };
+        result = match result {
+            None => Some(rows),
+            Some(left) => multiplied(&left, &rows),
+        };
+        if result.is_none() {
+            return Ok(None);
+        }
+        rest = &rest[end + 1..];
+    }
+    let scaled = |entry: Expr| match &scalar {
+        Some(scalar) => Expr::Product(vec![scalar.clone(), entry]),
+        None => entry,
+    };
+    let entry = |value: Expr| Answer::Quantity(Quantity { value: scaled(value), percent: false, unit: None });
+    Ok(result.map(|rows| Answer::Matrix(rows.into_iter().map(|row| row.into_iter().map(entry).collect()).collect(), false)))
+}
+
+/// The product of two small matrices; nothing if they do not fit.
+fn multiplied(left: &[Vec<Expr>], right: &[Vec<Expr>]) -> Option<Vec<Vec<Expr>>> {
+    const SIDE: usize = 6;
+    let columns = right.first()?.len();
+    let fits = left.iter().all(|row| row.len() == right.len()) && right.iter().all(|row| row.len() == columns);
+    // Entries of products of products grow with every factor.
+    let small = |rows: &[Vec<Expr>]| rows.iter().flatten().all(|entry| entry.as_number().is_some() || matches!(entry, Expr::Symbol(_)));
+    if !fits || left.len() > SIDE || right.len() > SIDE || columns > SIDE || !small(left) || !small(right) {
+        return None;
+    }
+    let entry = |row: &[Expr], column: usize| {
+        let terms = row.iter().zip(right).map(|(a, b)| Expr::Product(vec![a.clone(), b[column].clone()]));
+        Expr::Sum(terms.collect())
+    };
+    Some(left.iter().map(|row| (0..columns).map(|column| entry(row, column)).collect()).collect())
+}
+
+/// "5 feet 3 inches", "2 hours 30 minutes": the sum, in the first unit.
+fn compound(tokens: &[Lexeme]) -> Option<Quantity> {
+    if tokens.len() > 8 || !tokens.len().is_multiple_of(2) || tokens.len() < 4 {
+        return None;
+    }
+    let mut total = None;
+    let mut first = None;
+    for pair in tokens.chunks(2) {
+        let [Lexeme { token: Token::Number { value, .. }, .. }, Lexeme { token: Token::Word(word) | Token::Text(word), .. }] = pair else {
+            return None;
+        };
+        let of = unit(word)?;
+        let (kind, factor) = first.get_or_insert((of.kind, of.factor())).clone();
+        if kind != of.kind {
+            return None;
+        }
+        total = Some(total.unwrap_or_else(num_rational::BigRational::zero) + value * of.factor() / factor);
+    }
+    let (Token::Word(word) | Token::Text(word)) = &tokens[1].token else { return None };
+    Some(Quantity { value: Expr::Number(total?), percent: false, unit: Some(word.clone()) })
 }
 
 fn named_set(tokens: &[Lexeme]) -> Option<Answer> {
@@ -519,7 +627,10 @@ fn based(tokens: &[Lexeme]) -> Option<Answer> {
             _ => return None,
         }
     }
-    let base: Vec<_> = tokens[under + 1..].iter().filter(|l| !matches!(l.token, Token::GroupOpen | Token::GroupClose | Token::Open('(') | Token::Close(')'))).collect();
+    let base: Vec<_> = tokens[under + 1..]
+        .iter()
+        .filter(|l| !matches!(l.token, Token::GroupOpen | Token::GroupClose | Token::Open('(') | Token::Close(')')))
+        .collect();
     let base = match base.as_slice() {
         [Lexeme { token: Token::Number { value, places: None, .. }, .. }] => value.to_integer().to_u32()?,
         [Lexeme { token: Token::Word(word) | Token::Text(word), .. }] => match word.to_lowercase().as_str() {
@@ -548,7 +659,9 @@ fn choice(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
             Lexeme { token: Token::Letter(letter @ 'A'..='J'), .. },
             Lexeme { token: Token::Close(')'), .. },
             rest @ ..,
-        ] if rest.first().is_some_and(|next| next.spaced || matches!(next.token, Token::Text(_) | Token::Symbol(':' | '.'))) => (*letter, rest),
+        ] if rest.first().is_some_and(|next| next.spaced || matches!(next.token, Token::Text(_) | Token::Symbol(':' | '.'))) => {
+            (*letter, rest)
+        }
         [
             Lexeme { token: Token::Letter(letter @ 'A'..='J'), .. },
             Lexeme { token: Token::Symbol('.' | ':') | Token::Close(')'), .. },
@@ -584,9 +697,14 @@ fn quantity(tokens: &[Lexeme]) -> Result<Option<Quantity>, TooLarge> {
     if begins == 0 {
         return Ok(None);
     }
+    // "I think it is 42" is no quantity of I: words stand behind a number, or they are a unit.
+    let numeric = tokens[..begins].iter().any(|lexeme| matches!(lexeme.token, Token::Number { .. } | Token::Command(_)));
     let behind = phrase(back);
     if !back.is_empty() {
         let Some(behind) = behind else { return Ok(None) };
+        if !numeric && super::units::unit(&behind).is_none() {
+            return Ok(None);
+        }
         unit.get_or_insert(behind);
     }
     let mut percent = false;
@@ -598,7 +716,9 @@ fn quantity(tokens: &[Lexeme]) -> Result<Option<Quantity>, TooLarge> {
                 front = rest;
             }
             [rest @ .., Lexeme { token: Token::Symbol('.' | ','), .. }] if !rest.is_empty() => front = rest,
-            [rest @ .., Lexeme { token: Token::Symbol('°'), .. }, Lexeme { token: Token::Letter(letter @ ('C' | 'F')), .. }] if !rest.is_empty() => {
+            [rest @ .., Lexeme { token: Token::Symbol('°'), .. }, Lexeme { token: Token::Letter(letter @ ('C' | 'F')), .. }]
+                if !rest.is_empty() =>
+            {
                 unit = Some(format!("°{letter}"));
                 front = match rest {
                     [rest @ .., Lexeme { token: Token::Symbol('^'), .. }] => rest,
@@ -611,7 +731,9 @@ fn quantity(tokens: &[Lexeme]) -> Result<Option<Quantity>, TooLarge> {
     let Some(value) = parsed(front)? else { return Ok(None) };
     let (value, degrees) = match value {
         Expr::Apply(Function::Degrees, mut items) => (items.swap_remove(0), true),
-        Expr::Product(mut items) if items.len() == 2 && items[0] == Expr::integer(-1) && matches!(&items[1], Expr::Apply(Function::Degrees, _)) => {
+        Expr::Product(mut items)
+            if items.len() == 2 && items[0] == Expr::integer(-1) && matches!(&items[1], Expr::Apply(Function::Degrees, _)) =>
+        {
             match items.swap_remove(1) {
                 Expr::Apply(_, mut inner) => (inner.swap_remove(0).negated(), true),
                 other => (other.negated(), false),
@@ -627,15 +749,21 @@ fn quantity(tokens: &[Lexeme]) -> Result<Option<Quantity>, TooLarge> {
 
 /// Words behind a value as text, with the powers and slashes of units; none if there is other mathematics among them.
 fn phrase(tokens: &[Lexeme]) -> Option<String> {
+    if tokens.len() > PHRASE {
+        return None;
+    }
     let mut text = String::new();
-    for lexeme in tokens {
+    for (at, lexeme) in tokens.iter().enumerate() {
         if lexeme.spaced && !text.is_empty() {
             text.push(' ');
         }
         match &lexeme.token {
             Token::Word(word) | Token::Text(word) | Token::Command(word) => text += word,
             Token::Letter(letter) => text.push(*letter),
-            Token::Number { digits, .. } => text += digits,
+            // "5 feet 3 inches" has two values.
+            Token::Number { digits, .. } if at > 0 && matches!(tokens[at - 1].token, Token::Symbol('^') | Token::GroupOpen) => {
+                text += digits
+            }
             Token::Symbol(c @ ('^' | '/' | '.' | ',' | '\'' | '-' | '°' | '!' | '$')) => text.push(*c),
             Token::GroupOpen | Token::GroupClose | Token::Open('(') | Token::Close(')') => {}
             Token::Conjunction => text += " and ",
@@ -694,20 +822,39 @@ fn date(tokens: &[Lexeme]) -> Option<Answer> {
     let month = |lexeme: &Lexeme| match &lexeme.token {
         Token::Word(word) | Token::Text(word) => {
             let word = word.to_lowercase();
-            let names = ["january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december"];
-            names.iter().position(|name| *name == word || (word.len() >= 3 && word.len() <= 4 && name.starts_with(&word[..3]) && name.starts_with(word.trim_end_matches('.')))).map(|at| at as u32 + 1)
+            let names =
+                ["january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december"];
+            names
+                .iter()
+                .position(|name| {
+                    *name == word
+                        || (word.len() >= 3
+                            && word.len() <= 4
+                            && name.starts_with(&word[..3])
+                            && name.starts_with(word.trim_end_matches('.')))
+                })
+                .map(|at| at as u32 + 1)
         }
         _ => None,
     };
     let day = |value: u32| (1..=31).contains(&value);
-    let without: Vec<&Lexeme> = tokens.iter().filter(|l| !symbol(l, ',') && !matches!(&l.token, Token::Word(w) if ["th", "st", "nd", "rd", "of"].contains(&w.as_str()))).collect();
+    let without: Vec<&Lexeme> = tokens
+        .iter()
+        .filter(|l| !symbol(l, ',') && !matches!(&l.token, Token::Word(w) if ["th", "st", "nd", "rd", "of"].contains(&w.as_str())))
+        .collect();
     match without.as_slice() {
         [y, a, m, b, d] if symbol(a, '-') && symbol(b, '-') && !a.spaced && !m.spaced => match (number(y)?, number(m)?, number(d)?) {
-            ((year, 4), (month, 2), (day_of, 2)) if (1..=12).contains(&month) && day(day_of) => Some(Answer::Date(Some(year), month, day_of)),
+            ((year, 4), (month, 2), (day_of, 2)) if (1..=12).contains(&month) && day(day_of) => {
+                Some(Answer::Date(Some(year), month, day_of))
+            }
             _ => None,
         },
-        [m, d, y] if month(m).is_some() => Some(Answer::Date(Some(number(y)?.0), month(m)?, number(d)?.0)).filter(|_| number(d).is_some_and(|d| day(d.0))),
-        [d, m, y] if month(m).is_some() => Some(Answer::Date(Some(number(y)?.0), month(m)?, number(d)?.0)).filter(|_| number(d).is_some_and(|d| day(d.0))),
+        [m, d, y] if month(m).is_some() => {
+            Some(Answer::Date(Some(number(y)?.0), month(m)?, number(d)?.0)).filter(|_| number(d).is_some_and(|d| day(d.0)))
+        }
+        [d, m, y] if month(m).is_some() => {
+            Some(Answer::Date(Some(number(y)?.0), month(m)?, number(d)?.0)).filter(|_| number(d).is_some_and(|d| day(d.0)))
+        }
         [m, d] if month(m).is_some() => number(d).filter(|d| day(d.0)).map(|d| Answer::Date(None, month(m).unwrap_or(0), d.0)),
         [d, m] if month(m).is_some() => number(d).filter(|d| day(d.0)).map(|d| Answer::Date(None, month(m).unwrap_or(0), d.0)),
         _ => None,
@@ -765,6 +912,21 @@ impl Answer {
             Answer::Member(set) => set.is_read(),
             Answer::Combination(_, left, right) => left.is_read() && right.is_read(),
             _ => true,
+        }
+    }
+}
+
+impl Answer {
+    /// Whether there is prose in it: words that are not marked as text, with or without mathematics among them.
+    pub fn is_prose(&self) -> bool {
+        match self {
+            Answer::Words(_, marked) => !marked,
+            Answer::Opaque(tokens) => tokens.is_empty() || tokens.iter().any(|token| matches!(token, Token::Word(_))),
+            Answer::Delimited { items, .. } | Answer::Set(items) | Answer::List(items) => items.iter().any(Answer::is_prose),
+            Answer::Equals { sides, .. } => sides.last().is_some_and(Answer::is_prose),
+            Answer::Member(set) => set.is_prose(),
+            Answer::Combination(_, left, right) => left.is_prose() || right.is_prose(),
+            _ => false,
         }
     }
 }

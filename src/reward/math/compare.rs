@@ -53,10 +53,7 @@ impl<'a> Comparison<'a> {
             // One value is a set or a list of one.
             (A::Set(items) | A::List(items), other) if items.len() == 1 => self.same(&items[0], other),
             (other, A::Set(items)) if items.len() == 1 && matches!(other, A::Quantity(_)) => self.same(other, &items[0]),
-            (
-                A::Delimited { open, close, items: gold },
-                A::Delimited { open: response_open, close: response_close, items: response },
-            ) => {
+            (A::Delimited { open, close, items: gold }, A::Delimited { open: response_open, close: response_close, items: response }) => {
                 if bracket(*open) == bracket(*response_open) && bracket(*close) == bracket(*response_close) {
                     return self.tuples(gold, response);
                 }
@@ -79,7 +76,9 @@ impl<'a> Comparison<'a> {
             }
             (A::Matrix(rows, false), A::Quantity(_)) if rows.len() == 1 && rows[0].len() == 1 => self.same(&rows[0][0], response),
             (A::Ratio(gold), A::Ratio(response)) => self.ratios(gold, response),
-            (A::Clock(gold, gold_half), A::Clock(response, half)) => Ok(same_time(gold, response) && (gold_half == half || gold_half.is_none() || half.is_none())),
+            (A::Clock(gold, gold_half), A::Clock(response, half)) => {
+                Ok(same_time(gold, response) && (gold_half == half || gold_half.is_none() || half.is_none()))
+            }
             (A::Clock(parts, None), A::Ratio(other)) | (A::Ratio(other), A::Clock(parts, None)) => {
                 let clock: Vec<Expr> = parts.iter().map(|part| Expr::integer(*part)).collect();
                 self.ratios(&clock, other)
@@ -126,7 +125,8 @@ impl<'a> Comparison<'a> {
         match (gold, response) {
             (Answer::Equals { name, sides }, Answer::Equals { name: response_name, sides: response_sides }) => {
                 if let (Some(name), Some(response_name)) = (name, response_name) {
-                    let names = self.options.names == Names::Ignore || name == response_name || name == "constant" && response_name == "constant";
+                    let names =
+                        self.options.names == Names::Ignore || name == response_name || name == "constant" && response_name == "constant";
                     if names && self.same(last(sides), last(response_sides))? {
                         return Ok(true);
                     }

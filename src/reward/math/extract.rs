@@ -2,9 +2,9 @@
 //!
 //! Thoughts and end-of-turn tokens are no part of it. In the rest, of `\boxed{...}`, `#### ...` and `<answer>...</answer>` the one that comes
 //! last counts, and what it holds is the answer, even if that is nothing: an empty or an unclosed one is no answer, whatever stands earlier.
-//! Where there is none of these: `[...]` if it is asked for, then the last phrase ("The answer is ..."), then bold at the end, then the whole
-//! text if it may be nothing but an answer. Only a lenient search goes on to the last formula or number. What is found loses what surrounds it
-//! (delimiters of formulas, emphasis, quotes, the full stop), never units, signs or brackets.
+//! Where there is none of these: `[...]` if it is asked for, then the last phrase ("The answer is ..."), then bold at the end, then the
+//! whole text if it may be nothing but an answer. Only a lenient search goes on to the last formula or number. What is found loses what
+//! surrounds it (delimiters of formulas, emphasis, quotes, the full stop), never units, signs or brackets.
 //!
 //! Every search goes through the text a bounded number of times, and nothing here reads mathematics: whether a text is an expression is for
 //! the one who asked.
@@ -15,8 +15,10 @@ use super::options::{Mark, Options};
 
 mod boxed;
 mod clean;
+mod formula;
 mod phrase;
 mod plain;
+mod words;
 
 pub use boxed::boxes;
 
@@ -138,7 +140,7 @@ fn find(text: &str, options: &Options) -> Extraction {
         {
             // "Final answer is $?$. I hope. $42$"
             let rest = &text[at..];
-            found.otherwise = plain::last_formula(rest, options.line_breaks)
+            found.otherwise = formula::last(rest, options.line_breaks)
                 .and_then(|formula| settled(formula.inside?.into(), "last_formula"))
                 .filter(|other| other.text != found.text)
                 .map(Box::new);
@@ -150,14 +152,15 @@ fn find(text: &str, options: &Options) -> Extraction {
     {
         return report(Held::Text(inside.into()), "bold", options);
     }
-    let fallback = || options.lenient.then(|| plain::last(text, options.line_breaks)).flatten();
-    let fallback = || fallback().and_then(|(found, rule)| settled(found, rule));
-    if counts(Mark::Whole) && may_be_whole(text, options.line_breaks) && !(options.lenient && plain::is_sentence(text) && plain::has_digit(text)) {
+    let fallback = if options.lenient { plain::last(text, options.line_breaks) } else { None };
+    let fallback = fallback.and_then(|(found, rule)| settled(found, rule));
+    let whole = counts(Mark::Whole) && may_be_whole(text, options.line_breaks);
+    if whole && (fallback.is_none() || !plain::is_sentence(text)) {
         let Some(mut whole) = settled(text.into(), "whole") else { return Extraction::None("no mark") };
-        whole.otherwise = fallback().filter(|other| other.text != whole.text).map(Box::new);
+        whole.otherwise = fallback.filter(|other| other.text != whole.text).map(Box::new);
         return limited(whole);
     }
-    fallback().map_or(Extraction::None("no mark"), limited)
+    fallback.map_or(Extraction::None("no mark"), limited)
 }
 
 /// The last of `\boxed`, `####` and `<answer>`.
@@ -244,7 +247,11 @@ fn report(held: Held<'_>, rule: &'static str, options: &Options) -> Extraction {
     }
     if rule == "boxed" {
         let empty = text.is_empty();
-        return if empty { Extraction::None("an empty box") } else { limited(Extracted { text: text.into_owned(), rule, otherwise: None }) };
+        return if empty {
+            Extraction::None("an empty box")
+        } else {
+            limited(Extracted { text: text.into_owned(), rule, otherwise: None })
+        };
     }
     // "<answer>The answer is 42.</answer>"
     let inner = if matches!(rule, "answer_tag" | "hashes" | "bold") { phrase::last(&text, options.line_breaks) } else { None };
@@ -278,7 +285,9 @@ fn too_long() -> Extraction {
 /// Whether `text` may be an answer and nothing else: one short line, or one formula.
 fn may_be_whole(text: &str, line_breaks: bool) -> bool {
     let one_line = text.len() <= WHOLE_BYTES && !text.contains('\n');
-    one_line || plain::formula(text, line_breaks).is_some_and(|formula| text[formula.end..].trim_matches(['.', ' ', '\n']).is_empty())
+    one_line
+        || formula::starting(text, line_breaks)
+            .is_some_and(|formula| formula.inside.is_some() && text[formula.end..].trim_matches(['.', ' ', '\n']).is_empty())
 }
 
 /// What follows the last thoughts; nothing if they do not end. A template may have opened them.
@@ -286,6 +295,9 @@ fn after_thoughts(text: &str) -> Option<&str> {
     let thoughts = |tag: &'_ str| THOUGHTS.iter().find_map(|name| tag.strip_prefix(name)?.strip_prefix('>').map(str::len));
     for (at, _) in text.rmatch_indices('<') {
         let tag = &text[at + 1..];
+        if !tag.starts_with(['/', 't', 'r']) {
+            continue;
+        }
         match tag.strip_prefix('/') {
             Some(closing) => {
                 if let Some(length) = thoughts(closing) {

@@ -8,6 +8,7 @@ use num_rational::BigRational;
 use num_traits::One;
 
 use super::expr::TooLarge;
+use super::units::unit;
 
 /// Longest answer, in bytes.
 pub const ANSWER_BYTES: usize = 8192;
@@ -105,10 +106,10 @@ struct Lexer<'a> {
 
 /// Words of less than four letters that are words and not products of variables.
 const SHORT_WORDS: [&str; 75] = [
-    "cm", "mm", "km", "kg", "mg", "ml", "ft", "lb", "lbs", "oz", "hr", "hrs", "mph", "kph", "yd", "yds", "mi", "sq", "cu", "yes", "no", "odd", "am",
-    "pm", "day", "men", "man", "egg", "cup", "per", "the", "is", "to", "of", "for", "if", "all", "one", "two", "six", "ten", "red", "he", "she",
-    "it", "we", "box", "car", "cat", "dog", "pen", "toy", "way", "boy", "map", "bag", "can", "row", "bus", "cow", "hen", "pig", "usd", "eur", "gbp",
-    "rs", "hz", "mol", "min", "sec", "kw", "kj", "dm", "au", "not",
+    "cm", "mm", "km", "kg", "mg", "ml", "ft", "lb", "lbs", "oz", "hr", "hrs", "mph", "kph", "yd", "yds", "mi", "sq", "cu", "yes", "no",
+    "odd", "am", "pm", "day", "men", "man", "egg", "cup", "per", "the", "is", "to", "of", "for", "if", "all", "one", "two", "six", "ten",
+    "red", "he", "she", "it", "we", "box", "car", "cat", "dog", "pen", "toy", "way", "boy", "map", "bag", "can", "row", "bus", "cow",
+    "hen", "pig", "usd", "eur", "gbp", "rs", "hz", "mol", "min", "sec", "kw", "kj", "dm", "au", "not",
 ];
 
 /// Names of functions and constants that plain text writes without a backslash, and what LaTeX calls them.
@@ -174,6 +175,7 @@ impl Lexer<'_> {
                     self.spaced = true;
                 }
                 '0'..='9' => self.number()?,
+                '.' if self.rest.starts_with("...") => self.symbol('…', 3)?,
                 '.' | '٫' if self.rest[width..].starts_with(|c: char| c.is_ascii_digit()) => self.number()?,
                 '\\' => self.command()?,
                 '*' if self.rest.starts_with("**") => self.symbol('^', 2)?,
@@ -259,8 +261,12 @@ impl Lexer<'_> {
             }
             self.push(Token::GroupOpen)?;
             self.push(Token::Symbol('-'))?;
-            let digits: String =
-                self.rest.chars().map_while(|c| "⁰¹²³⁴⁵⁶⁷⁸⁹".chars().position(|s| s == c)).filter_map(|d| char::from_digit(d as u32, 10)).collect();
+            let digits: String = self
+                .rest
+                .chars()
+                .map_while(|c| "⁰¹²³⁴⁵⁶⁷⁸⁹".chars().position(|s| s == c))
+                .filter_map(|d| char::from_digit(d as u32, 10))
+                .collect();
             let bytes: usize = self.rest.chars().take(digits.len()).map(char::len_utf8).sum();
             self.rest = &self.rest[bytes..];
             let value = digits.parse::<BigInt>().unwrap_or_else(|_| BigInt::one());
@@ -485,7 +491,8 @@ impl Lexer<'_> {
             // `\\frac` outside of a matrix was escaped once too often.
             if c == '\\' {
                 let rest = &behind[1..];
-                let escaped = rest.starts_with(|c: char| c.is_ascii_alphabetic()) || rest.starts_with(['{', '}', '(', ')', '[', ']', '%', '$', ',', '!']);
+                let escaped = rest.starts_with(|c: char| c.is_ascii_alphabetic())
+                    || rest.starts_with(['{', '}', '(', ')', '[', ']', '%', '$', ',', '!']);
                 if self.environments == 0 && escaped {
                     self.rest = behind;
                     return Ok(());
@@ -515,7 +522,8 @@ impl Lexer<'_> {
         let name = &behind[..length];
         self.rest = &behind[length..];
         match name {
-            "left" | "right" | "big" | "Big" | "bigg" | "Bigg" | "bigl" | "bigr" | "Bigl" | "Bigr" | "biggl" | "biggr" | "Biggl" | "Biggr" | "middle" => {
+            "left" | "right" | "big" | "Big" | "bigg" | "Bigg" | "bigl" | "bigr" | "Bigl" | "Bigr" | "biggl" | "biggr" | "Biggl"
+            | "Biggr" | "middle" => {
                 // `\left.` has no bracket.
                 let trimmed = self.rest.trim_start();
                 if let Some(rest) = trimmed.strip_prefix('.')
@@ -525,8 +533,8 @@ impl Lexer<'_> {
                 }
                 Ok(())
             }
-            "displaystyle" | "textstyle" | "limits" | "nolimits" | "rm" | "bf" | "it" | "scriptstyle" | "tiny" | "small" | "large" | "hfill"
-            | "null" | "strut" | "phantom" | "allowbreak" | "nonumber" | "notag" => Ok(()),
+            "displaystyle" | "textstyle" | "limits" | "nolimits" | "rm" | "bf" | "it" | "scriptstyle" | "tiny" | "small" | "large"
+            | "hfill" | "null" | "strut" | "phantom" | "allowbreak" | "nonumber" | "notag" => Ok(()),
             "quad" | "qquad" | "enspace" | "space" | "thinspace" | "medspace" | "thickspace" | "hspace" | "vspace" => {
                 self.spaced = true;
                 if name.ends_with("hspace") || name.ends_with("vspace") {
@@ -534,10 +542,9 @@ impl Lexer<'_> {
                 }
                 Ok(())
             }
-            "text" | "textbf" | "textit" | "textrm" | "textnormal" | "textsf" | "texttt" | "textup" | "emph" | "mbox" | "hbox" | "mathrm" | "mathbf"
-            | "mathit" | "mathsf" | "mathtt" | "bm" | "boldsymbol" | "mathnormal" | "operatorname" | "underline" | "vec" | "boxed" | "fbox" => {
-                self.text(name)
-            }
+            "text" | "textbf" | "textit" | "textrm" | "textnormal" | "textsf" | "texttt" | "textup" | "emph" | "mbox" | "hbox"
+            | "mathrm" | "mathbf" | "mathit" | "mathsf" | "mathtt" | "bm" | "boldsymbol" | "mathnormal" | "operatorname" | "underline"
+            | "vec" | "boxed" | "fbox" => self.text(name),
             "dfrac" | "tfrac" | "cfrac" | "frac" => self.push(Token::Command("frac".into())),
             "dbinom" | "tbinom" | "binom" => self.push(Token::Command("binom".into())),
             "cdot" | "times" | "ast" | "cdotp" | "bullet" => self.push(Token::Symbol('*')),
@@ -603,6 +610,10 @@ impl Lexer<'_> {
                 self.push(Token::End(environment))
             }
             "newline" | "cr" => self.push(Token::Row),
+            "color" | "textcolor" | "colorbox" => {
+                self.argument();
+                Ok(())
+            }
             "hline" | "tag" | "label" => {
                 if name != "hline" {
                     self.argument();
@@ -660,7 +671,11 @@ impl Lexer<'_> {
         }
         let words = content.split(|c: char| !letter(c)).any(|run| run.chars().count() >= 2);
         let structure = content.contains(['\\', '^', '_', '=']) || matches!(name, "boxed" | "fbox" | "underline" | "vec");
-        if words && !structure {
+        let digits = content.contains(|c: char| c.is_ascii_digit());
+        // `5 \text{ m}`: behind a value even one letter is a unit.
+        let after_value = matches!(self.out.last(), Some(Lexeme { token: Token::Number { .. } | Token::Close(_) | Token::GroupClose, .. }));
+        let short_unit = after_value && !matches!(content.trim(), "e" | "i" | "d") && unit(&content).is_some() && !content.contains('\\');
+        if short_unit || (words && !structure && !digits) {
             if plain_command(content.trim()) == Some("pi") {
                 return self.push(Token::Command("pi".into()));
             }
@@ -675,8 +690,14 @@ impl Lexer<'_> {
         if self.nested >= 50 {
             return Err(TooLarge("the answer nests too deep"));
         }
-        let mut inner =
-            Lexer { rest: &content, commas: self.commas, spaced, environments: self.environments, out: Vec::new(), nested: self.nested + 1 };
+        let mut inner = Lexer {
+            rest: &content,
+            commas: self.commas,
+            spaced,
+            environments: self.environments,
+            out: Vec::new(),
+            nested: self.nested + 1,
+        };
         inner.run()?;
         if self.out.len() + inner.out.len() > TOKENS {
             return Err(TooLarge("the answer has more than 4096 parts"));

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Options {
     /// Where nothing marks an answer, the last formula or number of the text is taken. Off: such a text has no answer.
     pub lenient: bool,
+    /// The gold is a text that holds the answer as a response does, and is searched like one.
+    pub gold_in_text: bool,
     /// Which marks count, for formats that insist: all but `brackets`.
     pub marks: Vec<Mark>,
     /// A formula between `$...$` or `\(...\)` may hold line breaks.
@@ -154,6 +156,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             lenient: false,
+            gold_in_text: false,
             marks: vec![Mark::Boxed, Mark::Hashes, Mark::AnswerTag, Mark::Phrase, Mark::Bold, Mark::Whole],
             line_breaks: true,
             compare: Compare::Math,

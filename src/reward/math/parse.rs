@@ -267,9 +267,18 @@ impl<'a> Parser<'a> {
             false => number(at).map(|value| (value, 1)),
         };
         let (above, below, length) = if matches!(self.tokens.get(at).map(|l| &l.token), Some(Token::Command(name)) if name == "frac") {
-            let (above, first) = grouped(at + 1)?;
-            let (below, second) = grouped(at + 1 + first)?;
-            (above, below, 1 + first + second)
+            match self.tokens.get(at + 1).map(|l| &l.token) {
+                // `\frac12`
+                Some(Token::Number { digits, places: None, .. }) if digits.len() == 2 => {
+                    let digit = |text: &str| text.parse::<BigInt>().ok().map(BigRational::from_integer);
+                    (digit(&digits[..1])?, digit(&digits[1..])?, 2)
+                }
+                _ => {
+                    let (above, first) = grouped(at + 1)?;
+                    let (below, second) = grouped(at + 1 + first)?;
+                    (above, below, 1 + first + second)
+                }
+            }
         } else if self.tokens.get(at)?.spaced && token(at + 1, &Token::Symbol('/')) {
             (number(at)?, number(at + 2)?, 3)
         } else {
@@ -572,7 +581,8 @@ impl<'a> Parser<'a> {
             "sum" => self.series(F::SumOver),
             "prod" => self.series(F::ProductOver),
             "lim" | "int" | "iint" | "oint" | "limsup" | "liminf" => self.opaque(name),
-            "overline" | "bar" | "overrightarrow" | "widehat" | "hat" | "tilde" | "dot" | "ddot" | "overleftrightarrow" | "arc" | "overarc" => {
+            "overline" | "bar" | "overrightarrow" | "widehat" | "hat" | "tilde" | "dot" | "ddot" | "overleftrightarrow" | "arc"
+            | "overarc" => {
                 let inside = self.braced()?;
                 Ok(Expr::Unknown(name.to_owned(), vec![inside]))
             }
@@ -700,7 +710,21 @@ impl<'a> Parser<'a> {
                 Token::Command(name) => {
                     let function = matches!(
                         name.as_str(),
-                        "sin" | "cos" | "tan" | "cot" | "sec" | "csc" | "arcsin" | "arccos" | "arctan" | "ln" | "log" | "lg" | "exp" | "sum" | "prod"
+                        "sin"
+                            | "cos"
+                            | "tan"
+                            | "cot"
+                            | "sec"
+                            | "csc"
+                            | "arcsin"
+                            | "arccos"
+                            | "arctan"
+                            | "ln"
+                            | "log"
+                            | "lg"
+                            | "exp"
+                            | "sum"
+                            | "prod"
                     );
                     self.begins(token) && (!function || factors.is_empty())
                 }
@@ -789,10 +813,12 @@ pub fn is_unreduced(expression: &Expr) -> bool {
     let integer = |e: &Expr| e.as_number().filter(|n| n.is_integer()).map(|n| n.numer().abs());
     match expression {
         Expr::Product(factors) => match factors.as_slice() {
-            [above, Expr::Power(below, exponent)] if exponent.as_number() == Some(&-BigRational::one()) => match (integer(above), integer(below)) {
-                (Some(above), Some(below)) => num_integer::Integer::gcd(&above, &below) > BigInt::one(),
-                _ => false,
-            },
+            [above, Expr::Power(below, exponent)] if exponent.as_number() == Some(&-BigRational::one()) => {
+                match (integer(above), integer(below)) {
+                    (Some(above), Some(below)) => num_integer::Integer::gcd(&above, &below) > BigInt::one(),
+                    _ => false,
+                }
+            }
             [minus, rest] if minus.as_number().is_some_and(|n| *n == -BigRational::one()) => is_unreduced(rest),
             _ => false,
         },

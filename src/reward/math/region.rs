@@ -132,7 +132,12 @@ fn interval(open: char, close: char, items: &[Answer], budget: &mut Budget) -> P
         return Ok(None);
     }
     let (Some(low), Some(high)) = (bound(&low.value), bound(&high.value)) else { return Ok(None) };
-    let piece = Piece { low_closed: open == '[' && matches!(low, Bound::At(_)), high_closed: close == ']' && matches!(high, Bound::At(_)), low, high };
+    let piece = Piece {
+        low_closed: open == '[' && matches!(low, Bound::At(_)),
+        high_closed: close == ']' && matches!(high, Bound::At(_)),
+        low,
+        high,
+    };
     match piece.order_of_ends(budget)? {
         Some(Ordering::Less) => Ok(Some(Region { pieces: vec![piece] })),
         Some(Ordering::Equal) if piece.low_closed && piece.high_closed => Ok(Some(Region { pieces: vec![piece] })),
@@ -188,7 +193,8 @@ fn inequality(terms: &[Expr], relations: &[char], budget: &mut Budget) -> Perhap
     }
     // Of an absolute value: of what is in it.
     if let Some(Expr::Apply(Function::Abs, inside)) = &of {
-        let (Some(inside), Some(positive)) = (inside.first(), all.intersection(&Region::half(Expr::integer(0), true, true), budget)?) else {
+        let (Some(inside), Some(positive)) = (inside.first(), all.intersection(&Region::half(Expr::integer(0), true, true), budget)?)
+        else {
             return Ok(None);
         };
         let Some(both) = positive.union(&positive.mirrored(), budget)? else { return Ok(None) };

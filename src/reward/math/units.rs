@@ -30,7 +30,11 @@ pub fn unit(text: &str) -> Option<Unit> {
         .or_else(|| words.strip_suffix("^{2}"))
         .or_else(|| words.strip_suffix(" squared"));
     if let Some(length) = squared {
-        return length_unit(length.trim()).map(|u| Unit { kind: "area", above: u.above.saturating_mul(u.above), below: u.below.saturating_mul(u.below) });
+        return length_unit(length.trim()).map(|u| Unit {
+            kind: "area",
+            above: u.above.saturating_mul(u.above),
+            below: u.below.saturating_mul(u.below),
+        });
     }
     let cubed = words
         .strip_prefix("cubic ")

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use super::protocol::{self, Came};
 use super::{Transport, Unanswered, Webhook};
-use crate::reward::{Asked, Judged, PoolSettings, Verdict};
+use crate::reward::{Asked, Judged, Judgement, PoolSettings};
 
 /// All hosts.
 pub(in crate::reward) struct Lanes {
@@ -65,7 +65,7 @@ impl Lanes {
     /// Has one sample judged. Dropping the future gives it up; a call that nobody waits for any more is broken off.
     pub(in crate::reward) async fn judge(self: Arc<Self>, hook: Webhook, asked: Asked) -> Judged {
         let lane = self.lane(hook.host());
-        let closed = || Judged::at_once(Verdict::Failed("the webhook verifier stopped with an internal error".into()));
+        let closed = || Judged::at_once(Judgement::failed("the webhook verifier stopped with an internal error"));
         let Ok(place) = lane.places.clone().acquire_owned().await else { return closed() };
         let (verdict, heard) = oneshot::channel();
         let address = Address { url: hook.url, timeout: hook.timeout };
@@ -105,12 +105,12 @@ impl Lanes {
             let mut failing = Vec::new();
             for (sample, came) in samples.into_iter().zip(came) {
                 match came {
-                    Came::Reward(reward) => sample.close(Verdict::Scored(reward)),
-                    Came::Never(why) => sample.close(Verdict::Failed(format!("the grader {} {why}", shown(&address.url)))),
+                    Came::Judged(judgement) => sample.close(judgement),
+                    Came::Never(why) => sample.close(Judgement::failed(format!("the grader {} {why}", shown(&address.url)))),
                     Came::Again { why, .. } if attempt == settings.webhook_attempts => {
                         let calls = if attempt == 1 { "1 call".to_owned() } else { format!("{attempt} calls") };
                         let grader = shown(&address.url);
-                        sample.close(Verdict::Failed(format!("no reward after {calls}; at last the grader {grader} {why}")));
+                        sample.close(Judgement::failed(format!("no reward after {calls}; at last the grader {grader} {why}")));
                     }
                     Came::Again { wait: asked, .. } => {
                         wait = wait.max(asked);
@@ -128,10 +128,10 @@ impl Lanes {
 
     /// One call; nothing if everybody who waited for it is gone.
     async fn call(&self, address: &Address, samples: &mut [Waiting]) -> Option<Vec<Came>> {
-        let count = samples.len();
-        let body = match protocol::body(samples.iter().map(|sample| (&sample.asked, &*sample.data))) {
+        let ids = protocol::ids(samples.iter().map(|sample| &sample.asked));
+        let body = match protocol::body(address.timeout, &ids, samples.iter().map(|sample| (&sample.asked, &*sample.data))) {
             Ok(body) => body,
-            Err(why) => return Some(vec![Came::Never(why); count]),
+            Err(why) => return Some(vec![Came::Never(why); ids.len()]),
         };
         let answer = tokio::select! {
             answer = timeout(address.timeout, self.transport.post(address.url.clone(), body)) => answer,
@@ -141,7 +141,7 @@ impl Lanes {
             samples.iter_mut().for_each(|sample| sample.timeouts += 1);
             Err(Unanswered(format!("did not answer within {} s", address.timeout.as_secs_f64())))
         });
-        Some(protocol::read(answer, count))
+        Some(protocol::read(answer, &ids))
     }
 }
 
@@ -176,9 +176,9 @@ impl Lane {
 }
 
 impl Waiting {
-    fn close(self, verdict: Verdict) {
+    fn close(self, judgement: Judgement) {
         // Nobody listens if the job has given the sample up.
-        let _ = self.verdict.send(Judged { verdict, wall_clock_timeouts: self.timeouts });
+        let _ = self.verdict.send(Judged::after(judgement, self.timeouts));
     }
 }
 

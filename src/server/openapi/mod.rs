@@ -42,7 +42,7 @@ pub fn document(limits: &Limits) -> Value {
         "servers": [{"url": "/"}],
         "tags": [
             {"name": "rollouts", "description": "Jobs: start, look, follow, cancel."},
-            {"name": "scoring", "description": "Log-probabilities of tokens that are there."},
+            {"name": "scoring", "description": "What is there already: log-probabilities of tokens, verdicts on texts."},
             {"name": "state", "description": "How the server is."},
             {"name": "weights", "description": "New weights for the running server."},
             {"name": "admin", "description": "Holding the server back."}

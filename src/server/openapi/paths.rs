@@ -201,6 +201,19 @@ pub(super) fn operation(method: &str, path: &str, limits: &Limits) -> Option<Val
             op["responses"]["429"] = refusal("Overloaded");
             op["responses"]["503"] = refusal("NotReady");
         }
+        ("POST", "/v1/verify") => {
+            op = operation_of(
+                "verify",
+                "scoring",
+                "Verdicts on texts",
+                "Judges responses as a job judges its samples, without the model. A reference answer that cannot be used is a verdict of its item. \
+                 `webhook` and `pull` are refused: nobody is asked here.",
+            );
+            op["requestBody"] = body("VerifyRequest");
+            body_refusals(&mut op);
+            op["responses"]["200"] = ok("The verdicts, in the order of the items.", "VerifyAnswer");
+            op["responses"]["503"] = refusal("NotReady");
+        }
         ("PUT", "/v1/weights") => {
             op = operation_of(
                 "putWeights",

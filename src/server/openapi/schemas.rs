@@ -3,13 +3,16 @@
 use serde_json::{Map, Value, json};
 
 use crate::engine::SamplingParams;
+use crate::reward::Ruling;
 use crate::rollout::plan::Advantage;
 use crate::server::Limits;
+use crate::server::verify::MAX_ITEMS;
+use crate::verify::KINDS;
 
 /// Every schema, by name.
 pub(super) fn all(limits: &Limits) -> Value {
     let mut all = Map::new();
-    for part in [request(limits), rewards(), groups(), jobs(), weights(), others(limits)] {
+    for part in [request(limits), rewards(), groups(), jobs(), weights(), verify(), others(limits)] {
         if let Value::Object(part) = part {
             all.extend(part);
         }
@@ -153,9 +156,10 @@ fn rewards() -> Value {
     let flag = |value: bool, description: &str| json!({"type": "boolean", "default": value, "description": description});
     let ignore_case = || flag(false, "Upper and lower case are the same.");
     let seconds = |most: f64, description: &str| json!({"type": "number", "minimum": 0.001, "maximum": most, "description": description});
+    let parts = |items: Value, description: &str| json!({"type": "array", "minItems": 1, "maxItems": 16, "items": items, "description": description});
     let choice = json!({"type": "string", "minLength": 1, "description": "One word of letters and digits."});
     json!({
-        "Reward": {"description": "How samples are scored; the fields depend on `kind`.", "oneOf": [
+        "Reward": {"description": "How samples are scored; the fields depend on `kind`. A reward may have 16 parts, those of its parts included, and be nested 4 deep.", "oneOf": [
             kind("math", &["answer"], json!({"answer": answer("A number, as in \"72\", \"-1.5\" or \"3/4\".")}), "1 where the last number of the answer equals this one, else 0."),
             kind("exact", &["answer"], json!({"answer": answer("The answer."), "ignore_case": ignore_case(),
                 "trim": flag(true, "White space around the answer does not count.")}), "1 for exactly this answer, else 0."),
@@ -163,11 +167,42 @@ fn rewards() -> Value {
             kind("choice", &["answer"], json!({"answer": answer("The right choice."),
                 "choices": {"type": "array", "minItems": 2, "items": choice, "default": ["A", "B", "C", "D"], "description": "All choices."}}), "1 where the answer settles on this choice, else 0."),
             kind("json", &["schema"], json!({"schema": {"type": ["object", "boolean"], "description": "A JSON schema."}}), "1 where the answer's JSON is valid under the schema, else 0."),
+            kind("format", &[], json!({
+                "think": with(json!({"type": ["boolean", "string"], "enum": [true, false, "optional", "prefilled"],
+                    "description": "A thought, <think>...</think>, stands at the beginning: one, none, none or one, one that the prompt has opened."}), "default", "optional"),
+                "mark": nullable(json!({"type": "string", "description": "What the answer behind it is marked with: boxed, answer_tag (<answer>...</answer>) or hashes (####). Required where think is \"optional\"."})),
+                "exactly_one": flag(true, "The mark stands once in the whole text. Else the last one counts.")
+            }), "1 where the text has this form, else 0. An empty thought and an empty answer are none."),
+            kind("length", &["max_tokens", "buffer"], json!({"max_tokens": whole(1, TOKEN, "An answer of so many tokens is worth -1."),
+                "buffer": whole(0, TOKEN, "So many tokens before that the penalty begins; at most max_tokens.")}),
+                "0, and from max_tokens - buffer tokens on linearly down to -1. Answers that were cut off get it too."),
+            kind("all", &["parts"], json!({"parts": parts(refer("Reward"), "Any kind but pull and length.")}), "1 where the reward of every part is above 0.5, else 0. A part that fails fails it, unless another decides."),
+            kind("any", &["parts"], json!({"parts": parts(refer("Reward"), "Any kind but pull and length.")}), "1 where the reward of one part is above 0.5, else 0. A part that fails fails it, unless another decides."),
+            kind("weighted", &["parts"], json!({"parts": parts(taken(&["weight", "reward"], json!({
+                "weight": {"type": "number", "description": "What its reward is multiplied with."}, "reward": refer("Reward")
+            }), "A part."), "Any kind but pull.")}), "The sum of weight times reward, divided by nothing. A part that fails fails it."),
             kind("webhook", &["url"], json!({"url": answer("Where the grader listens; its host must be one of reward.webhook_hosts."),
                 "timeout_s": with(seconds(3600.0, "Seconds that one call may take."), "default", 30.0),
-                "data": {"type": ["object", "array", "string", "number", "boolean", "null"], "description": "Passed to the grader with every sample."}}), "A grader over HTTP gives the reward."),
+                "data": {"type": ["object", "array", "string", "number", "boolean", "null"], "description": "Passed to the grader with every sample."}}), "A grader over HTTP gives the reward: it takes a GraderCall and answers with a GraderAnswer."),
             kind("pull", &[], json!({"timeout_s": nullable(seconds(31_622_400.0, "A sample without a score for so many seconds is failed. Absent: it waits for ever."))}), "The client posts the scores itself.")
-        ], "examples": [{"kind": "math", "answer": "72"}]}
+        ], "examples": [{"kind": "math", "answer": "72"}]},
+        "GraderCall": whole_object(json!({
+            "deadline_s": json!({"type": "number", "description": "Seconds from the call after which nobody listens any more."}),
+            "items": list(whole_object(json!({
+                "id": {"type": "string", "description": "Unique in the call."}, "job_id": {"type": "string"}, "prompt_id": {"type": "string"},
+                "index": whole(0, TOKEN, "The sample's index."), "text": {"type": "string", "description": "The answer."},
+                "metadata": {"type": "object", "description": "What came with the prompt."},
+                "data": {"type": ["object", "array", "string", "number", "boolean", "null"], "description": "What came with the reward."}
+            }), "A sample."), "Samples, of several jobs perhaps.")
+        }), "What a webhook is sent."),
+        "GraderAnswer": {"type": "object", "required": ["items"], "properties": {"items": list(json!({"type": "object", "required": ["id"], "properties": {
+            "id": {"type": "string", "description": "The item's of the call."},
+            "reward": nullable(json!({"type": "number", "description": "Absent: 1 for correct, 0 for wrong and no_answer. None with limit and bad_gold."})),
+            "verdict": {"type": ["string", "null"], "enum": ["correct", "wrong", "no_answer", "bad_gold", "limit", null]},
+            "extracted": {"type": ["string", "null"], "description": "What was taken for the answer; beside a verdict."},
+            "rule": {"type": ["string", "null"], "description": "What decided; beside a verdict."},
+            "error": {"type": ["string", "null"], "description": "Why there is no reward: the sample is asked again, and failed in the end, never zero."}
+        }}), "One per id, in any order. A missing one is asked again.")}, "description": "What a webhook answers."}
     })
 }
 
@@ -185,6 +220,9 @@ fn groups() -> Value {
             "reward": nullable(number("The raw reward, where there is one.")),
             "reward_status": names(&["scored", "unscored", "failed"], "Whether there is one."),
             "positive": nullable(json!({"type": "boolean", "description": "Whether it is above positive_above."})),
+            "verdict": names(&Ruling::ALL.map(Ruling::name), "What the verifier says. Absent where none spoke: a sample that was cut off or broke, a score that the client gave, a grader that gives nothing but a reward."),
+            "extracted": json!({"type": ["string", "null"], "description": "What the verifier took for the answer; long texts are cut. There with `verdict`."}),
+            "rule": json!({"type": "string", "description": "Where the answer was found and what decided, or what was too large. There with `verdict`."}),
             "advantage": nullable(number("Absent for samples that the group did not keep.")),
             "finish_reason": names(&["stop", "length", "numerics"], "Why it ended."),
             "stop_match": json!({"type": ["integer", "string", "null"], "description": "What ended it, if it was a stop."}),
@@ -197,9 +235,8 @@ fn groups() -> Value {
     sample["required"] =
         json!(["index", "token_ids", "reward", "reward_status", "positive", "advantage", "finish_reason", "stop_match", "weight_versions"]);
     let rate = |description: &str| nullable(json!({"type": "number", "minimum": 0, "maximum": 1, "description": description}));
-    json!({
-        "Sample": sample,
-        "Group": whole_object(json!({
+    let mut group = whole_object(
+        json!({
             "prompt_id": {"type": "string"},
             "status": names(&["resolved", "exhausted", "failed"], "How it ended."),
             "prompt_token_ids": list(whole(0, TOKEN, "A token."), "The prompt's tokens."),
@@ -209,7 +246,13 @@ fn groups() -> Value {
             "mixed_versions": {"type": "boolean", "description": "Whether more than one version of the weights drew its tokens."},
             "stats": refer("GroupStats"),
             "timing": refer("GroupTiming")
-        }), "What a prompt yields. Everything outside `timing` is reproducible."),
+        }),
+        "What a prompt yields. Everything outside `timing` is reproducible.",
+    );
+    group["properties"]["error"] = json!({"type": "string", "description": "Why the group failed; absent in others."});
+    json!({
+        "Sample": sample,
+        "Group": group,
         "GroupStats": whole_object(json!({
             "seen": count("Samples below the exit: positive + negative + failed + skipped."),
             "positive": count("Positive."), "negative": count("Negative."), "failed": count("Without a reward for good."),
@@ -344,9 +387,66 @@ fn weights() -> Value {
     })
 }
 
+fn verify() -> Value {
+    let id = |description: &str| json!({"type": ["string", "integer"], "minimum": i64::MIN, "maximum": u64::MAX, "maxLength": 1024, "description": description});
+    let mut item = taken(
+        &["response"],
+        json!({
+            "id": {"type": ["string", "integer", "null"], "minimum": i64::MIN, "maximum": u64::MAX, "maxLength": 1024, "description": "Goes back with the verdict. Absent: the item's position, in decimal."},
+            "gold": {"type": ["string", "integer", "object", "null"], "minimum": i64::MIN, "maximum": u64::MAX,
+                "description": "The reference answer; the pattern for `regex`, the schema for `json` (its text or the object itself)."},
+            "response": {"type": "string", "description": "What is judged."},
+            "kind": {"type": ["string", "null"], "enum": verify_kinds(), "default": "math", "description": "What kind of reward the gold belongs to."},
+            "options": {"type": ["object", "null"], "description": "The other fields of a reward of that kind (see Reward)."},
+            "reward": {"oneOf": [refer("Reward"), {"type": "null"}], "description": "A whole reward in place of gold, kind and options; not `webhook` and not `pull`."}
+        }),
+        "A response and what it is held against: a gold or a whole reward.",
+    );
+    // Null is as absent.
+    item["oneOf"] = json!([
+        {"required": ["gold"], "properties": {"gold": {"not": {"type": "null"}}}},
+        {"required": ["reward"], "properties": {"reward": {"type": "object"}}}
+    ]);
+    json!({
+        "VerifyRequest": taken(&["items"], json!({
+            "items": {"type": "array", "minItems": 1, "maxItems": MAX_ITEMS, "items": refer("VerifyItem")}
+        }), "Responses to be judged."),
+        "VerifyItem": item,
+        "VerifyAnswer": whole_object(json!({
+            "items": list(whole_object(json!({
+                "id": id("As given, or the item's position."),
+                "verdict": names(&Ruling::ALL.map(Ruling::name), "`bad_gold`: the reference cannot be used. `limit`: the response is too large to judge."),
+                "extracted": {"type": ["string", "null"], "description": "The text that was taken for the answer; long ones are cut."},
+                "rule": {"type": "string", "description": "Where the answer was found and what decided; what was too large; what is wrong with the gold."},
+                "reward": {"type": ["number", "null"], "description": "What a job would give for it. None for a limit and a bad gold."}
+            }), "A verdict."), "In request order.")
+        }), "Verdicts.")
+    })
+}
+
+/// Kinds that are judged by the text alone; null is as absent.
+fn verify_kinds() -> Vec<Option<&'static str>> {
+    KINDS.into_iter().map(Some).chain([None]).collect()
+}
+
 fn others(limits: &Limits) -> Value {
     let seconds = json!({"type": "number", "minimum": 0});
     let logprobs = || list(json!({"type": "number", "maximum": 0}), "One per token from prompt_len on.");
+    let mut error = whole_object(
+        json!({
+            "code": {"type": "string", "description": "A short name that programs can compare."},
+            "message": {"type": "string", "description": "What is wrong and what to do."},
+            "param": {"type": ["string", "null"], "description": "Path of the offending field; the first where there are several."}
+        }),
+        "The refusal.",
+    );
+    let detail = whole_object(
+        json!({"prompt_id": {"type": "string"}, "param": {"type": "string", "description": "Path of the field."},
+        "problem": {"type": "string", "description": "What is wrong with it."}}),
+        "A prompt.",
+    );
+    error["properties"]["details"] =
+        list(detail, "Every prompt that the refusal is about, where it is about reference answers; at most 100.");
     json!({
         "ScoreRequest": taken(&["sequences"], json!({
             "sequences": {"type": "array", "minItems": 1, "maxItems": limits.max_score_sequences, "items": taken(&["token_ids", "prompt_len"], json!({
@@ -365,10 +465,6 @@ fn others(limits: &Limits) -> Value {
         "Alive": whole_object(json!({"alive": {"type": "boolean"}, "heartbeat_s": seconds}), "Alive."),
         "Ready": whole_object(json!({"ready": {"type": "boolean"}, "weights_version": {"type": "integer", "minimum": 0}}), "Ready."),
         "Paused": whole_object(json!({"paused": {"type": "boolean"}}), "Whether new samples are held back."),
-        "Error": whole_object(json!({"error": whole_object(json!({
-            "code": {"type": "string", "description": "A short name that programs can compare."},
-            "message": {"type": "string", "description": "What is wrong and what to do."},
-            "param": {"type": ["string", "null"], "description": "Path of the offending field."}
-        }), "The refusal.")}), "A refusal.")
+        "Error": whole_object(json!({"error": error}), "A refusal.")
     })
 }

@@ -15,7 +15,7 @@ use super::world::{MAX_SAMPLES, MAX_TOKENS, World};
 use crate::engine::{Engine, SamplingParams};
 use crate::metrics::Metrics;
 use crate::ops::philox::philox;
-use crate::reward::{Asked, Judge, Judged, Spec, Verdict, Verifier};
+use crate::reward::{Asked, Judge, Judged, Judgement, Spec, Verdict, Verifier};
 use crate::rollout::plan::{Advantage, Strategy};
 use crate::rollout::{
     BadGoldRule, Context, Ending, JobRecord, JobSpec, MemoryJournal, OnWeightUpdate, Order, Pause, PromptSpec, Return, Settings, Slots,
@@ -132,7 +132,7 @@ fn spec(world: &World) -> Result<JobSpec, crate::field::FieldError> {
         fields: Return { text: false, logprobs: false, logprobs_raw: false, all_samples: false },
     };
     let reward = Spec::read(&json!({"kind": "math", "answer": "1"}))?;
-    let verifier = reward.compile().ok().map(Arc::new);
+    let verifier = reward.compile().map(Arc::new);
     let prompt = |position: usize| PromptSpec {
         id: position.to_string(),
         token_ids: Arc::new([position as u32]),
@@ -164,8 +164,8 @@ const LONGEST_VERDICT: u32 = 800;
 
 impl Judge for SimJudge {
     fn judge(&self, _: Arc<Verifier>, asked: Asked) -> BoxFuture<'static, Judged> {
-        let verdict = Verdict::Scored(if asked.text == "1" { 1.0 } else { 0.0 });
-        let Some(seed) = self.disturb else { return futures::future::ready(Judged { verdict, wall_clock_timeouts: 0 }).boxed() };
+        let judged = Judged::at_once(Judgement::bare(Verdict::Scored(if asked.text == "1" { 1.0 } else { 0.0 })));
+        let Some(seed) = self.disturb else { return futures::future::ready(judged).boxed() };
         let prompt = asked.prompt_id.parse().unwrap_or(0);
         let [tries, steps, again, ..] = philox([prompt, asked.index, 0, 0], [seed, 1]);
         let delays = [steps % LONGEST_VERDICT, again % LONGEST_VERDICT];
@@ -175,7 +175,7 @@ impl Judge for SimJudge {
                 // The engine outlives this future.
                 let _ = engine.after(u64::from(*steps)).await;
             }
-            Judged { verdict, wall_clock_timeouts: 0 }
+            judged
         }
         .boxed()
     }

@@ -8,13 +8,18 @@ pub struct Budget {
     left: u64,
 }
 
-/// What a verdict may cost: about two milliseconds.
-const UNITS: u64 = 200_000;
+/// What a verdict may cost: about a millisecond and a half.
+const UNITS: u64 = 150_000;
 
 impl Budget {
     /// The work of a whole verdict.
     pub fn new() -> Self {
         Self { left: UNITS }
+    }
+
+    /// Units that are left.
+    pub fn left(&self) -> u64 {
+        self.left
     }
 
     /// Takes `units` off, or says what was too large for them.

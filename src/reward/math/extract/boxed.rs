@@ -13,8 +13,23 @@ const WORDS: usize = 4;
 /// What joins two answers.
 const AND: [&str; 9] = ["and", "or", "et", "und", "和", "与", "或", "и", "или"];
 /// Commands between answers that mean nothing.
-const SPACING: [&str; 15] =
-    ["quad", "qquad", "text", "textbf", "textrm", "mathrm", "mbox", "left", "right", "displaystyle", "big", "Big", "enspace", "thinspace", "hfill"];
+const SPACING: [&str; 15] = [
+    "quad",
+    "qquad",
+    "text",
+    "textbf",
+    "textrm",
+    "mathrm",
+    "mbox",
+    "left",
+    "right",
+    "displaystyle",
+    "big",
+    "Big",
+    "enspace",
+    "thinspace",
+    "hfill",
+];
 
 /// A box: where it stands and ends, and what stands inside, if it is closed.
 struct Boxed<'t> {
@@ -121,8 +136,8 @@ pub(super) fn closing_brace(text: &str) -> Option<usize> {
     None
 }
 
-/// Whether what stands between two boxes or formulas makes them one list: "and", "or" or a comma, with at most `words` words before it (a unit,
-/// "for part (a)") and nothing behind it but a name that is assigned to.
+/// Whether what stands between two boxes or formulas makes them one list: "and", "or" or a comma, with at most `words` words before it
+/// (a unit, "for part (a)") and nothing behind it but a name that is assigned to.
 pub(super) fn joins(between: &str, words: usize) -> bool {
     if between.len() > BETWEEN_BYTES {
         return false;
@@ -139,7 +154,9 @@ pub(super) fn joins(between: &str, words: usize) -> bool {
     let assigned = match &tokens[joint + 1..] {
         [] => true,
         [name, "="] => name.chars().count() <= 12,
-        [assignment] => assignment.strip_suffix('=').is_some_and(|name| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_'()".contains(c))),
+        [assignment] => assignment
+            .strip_suffix('=')
+            .is_some_and(|name| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_'()".contains(c))),
         _ => false,
     };
     plain_words && assigned

@@ -2,11 +2,13 @@
 
 use std::borrow::Cow;
 
-use super::boxed;
+use super::{ANSWER_BYTES, boxed, formula};
+
+/// So many layers are taken off.
+const ROUNDS: usize = 16;
 
 /// Quotes around an answer.
-const QUOTES: [(char, char); 8] =
-    [('\'', '\''), ('"', '"'), ('`', '`'), ('“', '”'), ('‘', '’'), ('„', '“'), ('「', '」'), ('«', '»')];
+const QUOTES: [(char, char); 8] = [('\'', '\''), ('"', '"'), ('`', '`'), ('“', '”'), ('‘', '’'), ('„', '“'), ('「', '」'), ('«', '»')];
 /// Ends of sentences in languages that put the verb last.
 const VERBS_AT_THE_END: [&str; 8] = ["です", "となります", "である", "입니다", "이다", "हैं", "है", "हैं।"];
 
@@ -34,8 +36,11 @@ pub(super) fn dollars(text: &str) -> usize {
 
 /// `text` without spaces, delimiters of a formula, quotes, emphasis and punctuation around it.
 pub(super) fn surroundings(text: &str) -> &str {
-    let mut text = text;
-    loop {
+    let mut text = text.trim();
+    if text.len() > 2 * ANSWER_BYTES {
+        return text;
+    }
+    for _ in 0..ROUNDS {
         let before = text.len();
         text = text.trim().trim_start_matches([':', '：', '*', '=']).trim_start();
         if !text.ends_with("^*") {
@@ -46,9 +51,10 @@ pub(super) fn surroundings(text: &str) -> &str {
         text = without_closers(text);
         text = without_stop(text);
         if text.len() == before {
-            return text;
+            break;
         }
     }
+    text.trim()
 }
 
 fn without_quotes(text: &str) -> &str {
@@ -71,17 +77,19 @@ fn without_closers(text: &str) -> &str {
     closed.unwrap_or(text)
 }
 
-/// `text` without the punctuation that ends it, `!` aside. Three dots behind a digit go on for ever.
+/// `text` without the punctuation that ends it, `!` aside. Three dots behind a digit go on for ever, and `\right.` is a delimiter.
 fn without_stop(text: &str) -> &str {
     let stops = [',', ';', ':', '?', '。', '，', '、', '；', '：', '！', '।'];
     let mut shorter = text.trim_end_matches(stops);
     let dots = shorter.len() - shorter.trim_end_matches('.').len();
     let undotted = &shorter[..shorter.len() - dots];
-    if dots > 0 && !(dots == 3 && undotted.ends_with(|c: char| c.is_ascii_digit())) {
+    let goes_on = dots == 3 && undotted.ends_with(|c: char| c.is_ascii_digit());
+    let delimiter = undotted.ends_with("\\right") || undotted.ends_with("\\left");
+    if dots > 0 && !goes_on && !delimiter {
         shorter = undotted;
     }
-    // A thin space or a line break of LaTeX at the end.
-    if shorter.len() < text.len() || shorter.ends_with("\\\\") { shorter.trim_end_matches('\\') } else { shorter }
+    // A space or a line break of LaTeX at the end.
+    shorter.trim_end_matches('\\')
 }
 
 /// `text` without exclamation marks at its end that are no factorials: several, or one behind a word or nothing.
@@ -111,36 +119,52 @@ pub(super) fn settle(text: &str) -> Cow<'_, str> {
     if let Some(inside) = whole_box(text) {
         text = surroundings(inside);
     }
-    // Formulas within a text: "x $\in$ [0, 1]".
-    let (dollars, parentheses) = (dollars(text), text.contains("\\("));
-    if dollars == 0 && !parentheses {
-        return text.into();
-    }
-    let mut plain = String::with_capacity(text.len());
-    let mut characters = text.chars().peekable();
-    while let Some(character) = characters.next() {
-        match (character, characters.peek()) {
-            ('\\', Some('(' | ')')) if parentheses => drop(characters.next()),
-            ('\\', Some(next)) => {
-                plain.extend(['\\', *next]);
-                characters.next();
+    without_inner_delimiters(text)
+}
+
+/// `text` without the delimiters of the formulas in it: "x $\in$ [0, 1]".
+fn without_inner_delimiters(text: &str) -> Cow<'_, str> {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(['$', '\\']) {
+        let (before, after) = rest.split_at(at);
+        let delimited = ["$", "\\(", "\\["].iter().any(|open| after.starts_with(open));
+        plain.push_str(before);
+        rest = match formula::starting(after, true).filter(|_| delimited) {
+            Some(formula) => {
+                plain.push_str(formula.inside.unwrap_or("").trim());
+                &after[formula.end..]
             }
-            ('$', _) if dollars > 1 => {}
-            _ => plain.push(character),
-        }
+            // One that is never closed, and the others are not looked at.
+            None if after.starts_with("\\(") || after.starts_with("\\[") => {
+                plain.push_str(after);
+                ""
+            }
+            None => {
+                // An escaped character is no delimiter.
+                let length = if after.starts_with("\\$") || after.starts_with("\\\\") { 2 } else { 1 };
+                plain.push_str(&after[..length]);
+                &after[length..]
+            }
+        };
     }
-    let length = surroundings(&plain).len();
-    if length == plain.len() { plain.into() } else { surroundings(&plain).to_owned().into() }
+    plain.push_str(rest);
+    if plain.len() == text.len() { text.into() } else { surroundings(&plain).to_owned().into() }
 }
 
 /// X of "The total cost is X".
 fn said(text: &str) -> Option<&str> {
     let word = text.bytes().take_while(u8::is_ascii_alphabetic).count();
-    if word < 2 {
+    if word == 0 {
         return None;
     }
     let verbs = [" is ", " are ", " equals ", " equal to "];
     let at = verbs.iter().filter_map(|verb| text.rfind(verb).map(|at| at + verb.len())).max()?;
+    // "x is 5 and y is 3"
+    let first = verbs.iter().filter_map(|verb| text.find(verb)).min()?;
+    if text[first..at].contains(" and ") {
+        return None;
+    }
     let said = text[at..].trim_start();
     // What stands in another sentence is said of something else.
     let sentences = [". ", "? ", "! "].iter().any(|stop| text[..at].contains(stop));

@@ -2,51 +2,23 @@
 
 use std::borrow::Cow;
 
-use super::{ANSWER_BYTES, Held, MARKS, boxed, plain};
+use super::words::{ADJECTIVES, FILLERS, LATIN, OTHERS, REMARKS, TURNS, VERBS};
+use super::{ANSWER_BYTES, Held, MARKS, boxed, clean, formula, plain};
 
-/// Names of the answer in languages of the Latin alphabet: the letters before and from the one they are found by.
-const LATIN: [(&str, &str); 9] = [
-    ("ans", "wer"),
-    ("ant", "wort"),
-    ("ant", "woord"),
-    ("res", "puesta"),
-    ("ré", "ponse"),
-    ("re", "ponse"),
-    ("res", "posta"),
-    ("ris", "posta"),
-    ("", "jibu"),
-];
-/// The same in other alphabets.
-const OTHERS: [&str; 17] = [
-    "答案", "答え", "正解", "答", "정답", "답", "ответ", "Ответ", "ОТВЕТ", "الجواب", "الإجابة", "उत्तर", "উত্তর", "คำตอบ", "సమాధానం", "đáp án", "Đáp án",
-];
-/// What may stand between the name and the verb.
-const ADJECTIVES: [&str; 12] =
-    ["finale", "final", "correcte", "correcta", "correta", "corretta", "correct", "exacte", "النهائي", "الصحيح", "सही", "to your question"];
-/// What says that the answer comes now.
-const VERBS: [&str; 35] = [
-    "should be", "would be", "must be", "will be", "has to be", "equals", "is", "are", "=", ":", "：", "是", "为", "為", "應為", "应为", "は", "은",
-    "는", "es", "son", "est", "ist", "lautet", "é", "è", "ni", "هو", "هي", "है", "হল", "হলো", "คือ", "là", "—",
-];
-/// What stands between the verb and the answer and says nothing.
-const FILLERS: [&str; 18] = [
-    "therefore", "thus", "hence", "then", "simply", "just", "indeed", "actually", "also", "now", "exactly", "approximately", "about", "equal to", "given by",
-    "as follows", "found to be", "to be",
-];
-/// What is said about an answer and is none.
-const REMARKS: [&str; 21] = [
-    "correct", "incorrect", "right", "wrong", "not", "verified", "confirmed", "consistent", "reasonable", "valid", "in", "obtained", "clear", "obvious",
-    "unique", "based", "still", "known", "found", "given", "as",
-];
-/// Where a sentence goes on about something else.
-const TURNS: [&str; 13] = [
-    " because", " since ", ", so ", ", which", ", where ", ", as ", ", hence", ", therefore", ", thus", ", meaning", " as required", "，因为", "，所以",
-];
-
+/// The bytes that names are found by.
+const FINDS: [bool; 256] = {
+    let mut finds = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        finds[byte] = byte >= 0xc3 || matches!(byte as u8, b'w' | b'W' | b'p' | b'P' | b'j' | b'J' | b':');
+        byte += 1;
+    }
+    finds
+};
 /// What the last phrase of `text` says, and where that ends or stands. Remarks ("the answer is correct") are no phrases.
 pub(super) fn last(text: &str, line_breaks: bool) -> Option<(Held<'_>, usize)> {
     let bytes = text.as_bytes();
-    let names = (0..bytes.len()).rev().filter_map(|at| name_at(text, bytes, at));
+    let names = (0..bytes.len()).rev().filter(|at| FINDS[usize::from(bytes[*at])]).filter_map(|at| name_at(text, bytes, at));
     names.take(MARKS).find_map(|name| {
         let start = said_from(text, &name)?;
         let rest = content(&text[start..]);
@@ -55,7 +27,8 @@ pub(super) fn last(text: &str, line_breaks: bool) -> Option<(Held<'_>, usize)> {
         if remark {
             return None;
         }
-        match sentence(rest, line_breaks) {
+        let list = if text[..start].ends_with('\n') { items(rest) } else { None };
+        match list.or_else(|| sentence(rest, line_breaks)) {
             Some((held, length)) => Some((Held::Text(held), start + length)),
             None => Some((Held::Nothing("an empty answer"), start)),
         }
@@ -82,12 +55,15 @@ enum Kind {
 /// The name that is found by the byte at `at`, a rare one in it.
 fn name_at(text: &str, bytes: &[u8], at: usize) -> Option<Name> {
     match bytes[at] {
-        b'w' | b'W' | b'p' | b'P' | b'j' | b'J' => LATIN.iter().find_map(|(before, after)| {
-            let start = at.checked_sub(before.len())?;
-            let end = at + after.len();
-            let same = |from: usize, to: usize, word: &str| bytes.get(from..to).is_some_and(|part| part.eq_ignore_ascii_case(word.as_bytes()));
-            (same(start, at, before) && same(at, end, after)).then_some(Name { start, end, kind: Kind::Latin })
-        }),
+        b'w' | b'W' | b'p' | b'P' | b'j' | b'J' if bytes.get(at + 1).is_some_and(|next| b"eouiEOUI".contains(next)) => {
+            LATIN.iter().find_map(|(before, after)| {
+                let start = at.checked_sub(before.len())?;
+                let end = at + after.len();
+                let same =
+                    |from: usize, to: usize, word: &str| bytes.get(from..to).is_some_and(|part| part.eq_ignore_ascii_case(word.as_bytes()));
+                (same(start, at, before) && same(at, end, after)).then_some(Name { start, end, kind: Kind::Latin })
+            })
+        }
         b':' => {
             let start = at.checked_sub(1).filter(|start| bytes[*start] == b'A')?;
             let marked = bytes[..start].iter().rev().take_while(|b| matches!(b, b' ' | b'\t' | b'*' | b'#' | b'>' | b'_')).count();
@@ -150,18 +126,20 @@ fn said_from(text: &str, name: &Name) -> Option<usize> {
     let line = text[..name.start].rfind('\n').map_or(0, |at| at + 1);
     let opening = &text[line..name.start];
     let opening = opening.trim_matches([' ', '\t', '*', '#', '>', '_']);
-    let alone = opening.is_empty() || ["final", "the final", "the", "correct", "my", "最终", "最終"].iter().any(|word| opening.eq_ignore_ascii_case(word));
+    let alone = opening.is_empty()
+        || ["final", "the final", "the", "correct", "my", "最终", "最終"].iter().any(|word| opening.eq_ignore_ascii_case(word));
     // A heading of its own: "**Final Answer**\n\n42".
-    if alone && (rest.starts_with(['\n', '\r']) || plain::formula(rest, true).is_some()) {
+    if alone && (rest.starts_with(['\n', '\r']) || formula::starting(rest, true).is_some()) {
         return Some(place(rest));
     }
     let number = rest.starts_with(|c: char| c.is_ascii_digit() || "-−$".contains(c));
-    (name.kind == Kind::Other && number).then(|| place(rest))
+    let verb_before = text[..name.start].ends_with("ist die ");
+    (number && (name.kind == Kind::Other || verb_before)).then(|| place(rest))
 }
 
 fn without_fillers(mut rest: &str) -> &str {
     loop {
-        rest = rest.trim_start_matches([' ', '\t', '*', '_', ':', '：', '\u{a0}']);
+        rest = rest.trim_start_matches([' ', '\t', '*', '_', ':', '：', '、', '，', ',', '\u{a0}']);
         match FILLERS.iter().find_map(|filler| word(rest, filler)) {
             Some(after) => rest = after.strip_prefix(',').unwrap_or(after),
             None => return rest,
@@ -176,8 +154,38 @@ fn content(rest: &str) -> &str {
     if !same_line.starts_with(['\n', '\r']) {
         return same_line;
     }
-    let below = same_line.trim_start().trim_start_matches(marks);
-    below.strip_prefix("- ").unwrap_or(below).trim_start()
+    let below = same_line.trim_start();
+    // A fence of Markdown.
+    let below = below.strip_prefix("```").and_then(|fence| fence.split_once('\n')).map_or(below, |(_, below)| below);
+    if item(below).is_some() { below } else { below.trim_start_matches(marks) }
+}
+
+/// What the item of a list says that `line` is.
+fn item(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let numbered = line.trim_start_matches(|c: char| c.is_ascii_digit());
+    let numbered = if numbered.len() < line.len() { numbered.strip_prefix(". ").or_else(|| numbered.strip_prefix(") ")) } else { None };
+    let said = numbered.or_else(|| ["- ", "* ", "• "].iter().find_map(|bullet| line.strip_prefix(bullet)))?;
+    (!said.trim().is_empty()).then_some(said)
+}
+
+/// The list that `rest` starts with, an item a line.
+fn items(rest: &str) -> Option<(Cow<'_, str>, usize)> {
+    let first = rest.starts_with(|c: char| !c.is_ascii_digit()) || rest.starts_with("1.") || rest.starts_with("1)");
+    if !first {
+        return None;
+    }
+    let mut length = 0;
+    let mut said = Vec::new();
+    for line in rest.split_inclusive('\n').take(MARKS) {
+        match item(line) {
+            Some(item) => said.push(clean::settle(item)),
+            None if line.trim().is_empty() => {}
+            None => break,
+        }
+        length += line.len();
+    }
+    (!said.is_empty()).then(|| (said.join(", ").into(), length))
 }
 
 /// The answer that `rest` starts with, as written, and its length. A formula is one by itself, else it goes up to the end of the sentence.
@@ -200,19 +208,31 @@ fn sentence(rest: &str, line_breaks: bool) -> Option<(Cow<'_, str>, usize)> {
             said = &said[..at];
         }
     }
+    // "The farmer has **12** cows."
+    if let Some((_, bold)) = said.split_once("**")
+        && let Some((bold, rest)) = bold.split_once("**")
+        && plain::is_sentence(said)
+        && !bold.trim().is_empty()
+        && !rest.contains("**")
+    {
+        return Some((bold.into(), said.len()));
+    }
     let nothing = said.trim_matches([' ', '\t', '\r', '.', '*', '$', ':', ',']).is_empty();
     (!nothing).then_some((said.into(), said.len()))
 }
 
 /// The formula that `rest` starts with, those that are joined to it, and a unit. Not where a formula is part of a larger one ("$x$ = 5").
 fn formulas(rest: &str, line_breaks: bool) -> Option<(Cow<'_, str>, usize)> {
-    let first = plain::formula(rest, line_breaks)?;
+    let first = formula::starting(rest, line_breaks)?;
     let mut list = vec![first.inside.filter(|inside| !inside.trim().is_empty())?];
     let mut end = first.end;
     while list.len() < MARKS {
         let after = &rest[end..];
-        let Some(next) = after.find('$').into_iter().chain(after.find("\\(")).min().filter(|at| *at <= 100 && after.is_char_boundary(*at)) else { break };
-        let Some(formula) = plain::formula(&after[next..], line_breaks) else { break };
+        let Some(next) = after.find('$').into_iter().chain(after.find("\\(")).min().filter(|at| *at <= 100 && after.is_char_boundary(*at))
+        else {
+            break;
+        };
+        let Some(formula) = formula::starting(&after[next..], line_breaks) else { break };
         let Some(inside) = formula.inside.filter(|_| boxed::joins(&after[..next], 0)) else { break };
         list.push(inside);
         end += next + formula.end;
@@ -222,12 +242,14 @@ fn formulas(rest: &str, line_breaks: bool) -> Option<(Cow<'_, str>, usize)> {
         let list: Vec<_> = list.into_iter().map(|inside| inside.trim().trim_end_matches([',', '.', ';'])).collect();
         return Some((list.join(", ").into(), end));
     }
-    let goes_on = after.starts_with(['=', '<', '>', '≤', '≥', '+', '-', '−', '^', '/', '×', '±', '∈']) && !after.starts_with("- ") && !after.starts_with("</");
+    let goes_on = after.starts_with(['=', '<', '>', '≤', '≥', '+', '-', '−', '^', '/', '×', '±', '∈'])
+        && !after.starts_with("- ")
+        && !after.starts_with("</");
     if goes_on {
         return None;
     }
     let unit = plain::unit(&rest[end..]);
-    if unit > 0 && plain::is_number(list[0]) {
+    if unit > 0 && formula::is_number(list[0]) {
         return Some((format!("{}{}", list[0].trim().trim_end_matches(['.', ',']), &rest[end..end + unit]).into(), end + unit));
     }
     Some((list[0].into(), end))
@@ -237,6 +259,7 @@ fn formulas(rest: &str, line_breaks: bool) -> Option<(Cow<'_, str>, usize)> {
 fn sentence_end(line: &str, line_breaks: bool) -> usize {
     let mut skip = 0;
     let mut delimiters = true;
+    let mut bold = false;
     for (at, character) in line.char_indices() {
         if at < skip {
             continue;
@@ -245,16 +268,23 @@ fn sentence_end(line: &str, line_breaks: bool) -> usize {
         let next = after.chars().next();
         let ends = next.is_none_or(|c| c.is_whitespace() || "*\"'”’<)_$".contains(c));
         match character {
-            '$' | '\\' if delimiters => match plain::formula(&line[at..], line_breaks) {
+            '$' | '\\' if delimiters => match formula::starting(&line[at..], line_breaks) {
                 Some(formula) => skip = at + formula.end,
-                None => delimiters = character == '\\' && !after.starts_with('('),
+                None => delimiters = character == '\\' && !after.starts_with(['(', '[']),
             },
             '.' if ends && !line[..at].ends_with("..") => return at,
             '?' if ends => return at,
             // At the end of the text it may be a factorial.
             '!' if ends && at > 0 && after.trim_start().starts_with(char::is_uppercase) => return at,
             '。' | '！' | '？' | '।' => return at,
-            '*' if at > 0 && after.starts_with('*') && after[1..].chars().next().is_none_or(|c| !c.is_alphanumeric() && c != '(') => return at,
+            '*' if after.starts_with('*') => {
+                skip = at + 2;
+                let opens = after[1..].starts_with(|c: char| c.is_alphanumeric() || "($\\-−".contains(c));
+                if at > 0 && !opens && !bold {
+                    return at;
+                }
+                bold = opens;
+            }
             '<' if after.starts_with(['|', '/']) => return at,
             '#' if after.starts_with("###") => return at,
             _ => {}

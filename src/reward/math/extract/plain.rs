@@ -1,123 +1,30 @@
-//! Formulas between delimiters, and numbers and expressions in plain text.
+//! Numbers and expressions in plain text, their units, brackets and bold.
 
 use std::borrow::Cow;
 
-use super::{ANSWER_BYTES, MARKS};
+use super::{ANSWER_BYTES, MARKS, formula};
 
 /// A line longer than this is looked at from its end only.
 const LINE_BYTES: usize = 2048;
-/// A formula within a line is no longer than this.
-const INLINE_BYTES: usize = 2000;
 /// Words of mathematics: they do not make a sentence.
-const FUNCTIONS: [&str; 20] =
-    ["sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "pi", "arcsin", "arccos", "arctan", "abs", "mod", "max", "min", "gcd", "lcm"];
-
-/// A formula at the start of a text or within it.
-pub(super) struct Formula<'t> {
-    /// Where its delimiter closes.
-    pub end: usize,
-    /// What stands between the delimiters; nothing where line breaks make it none.
-    pub inside: Option<&'t str>,
-}
-
-/// The formula that `text` starts with.
-pub(super) fn formula(text: &str, line_breaks: bool) -> Option<Formula<'_>> {
-    let block = |open: &str, close: &str| {
-        let inside = text.strip_prefix(open)?;
-        let length = shortened(inside, 2 * ANSWER_BYTES).find(close)?;
-        let end = open.len() + length + close.len();
-        let inside = &inside[..length];
-        let broken = open == "\\(" && !line_breaks && inside.contains('\n');
-        (!inside.trim().is_empty()).then_some(Formula { end, inside: (!broken).then_some(inside) })
-    };
-    match text.as_bytes() {
-        [b'$', b'$', ..] => block("$$", "$$"),
-        [b'\\', b'[', ..] => block("\\[", "\\]"),
-        [b'\\', b'(', ..] => block("\\(", "\\)"),
-        [b'$', ..] => {
-            let close = dollar(shortened(&text[1..], INLINE_BYTES))?;
-            let inside = &text[1..=close];
-            is_inline(inside, &text[close + 2..]).then(|| {
-                let broken = !line_breaks && inside.contains('\n');
-                Formula { end: close + 2, inside: (!broken).then_some(inside) }
-            })
-        }
-        [b'\\', b'b', ..] => {
-            let name = text.strip_prefix("\\begin{")?;
-            let close = format!("\\end{{{}}}", &name[..name.find('}').filter(|length| *length <= 20)?]);
-            let end = shortened(text, 2 * ANSWER_BYTES).find(&close)? + close.len();
-            Some(Formula { end, inside: Some(&text[..end]) })
-        }
-        _ => None,
-    }
-}
-
-/// Where the first dollar sign of `text` is that is not escaped.
-fn dollar(text: &str) -> Option<usize> {
-    text.match_indices('$').map(|(at, _)| at).find(|at| !text[..*at].ends_with('\\'))
-}
-
-/// Whether `inside` two dollar signs is a formula rather than prose between two amounts of money.
-fn is_inline(inside: &str, after: &str) -> bool {
-    let blank = inside.trim().is_empty() || inside.contains("\n\n");
-    let money = after.starts_with(|c: char| c.is_ascii_digit()) || inside.ends_with([' ', '(']) && !inside.starts_with([' ', '\n']);
-    !blank && !money && !has_sentence(inside)
-}
-
-/// The last formula of `text`, delimiters that are never closed or opened aside.
-pub(super) fn last_formula(text: &str, line_breaks: bool) -> Option<Formula<'_>> {
-    let block = |open: &str, close: &str| {
-        let end = text.rfind(close)?;
-        let start = text[..end].rfind(open)?;
-        formula(&text[start..], line_breaks).map(|found| Formula { end: start + found.end, ..found })
-    };
-    let dollars = || {
-        let mut rest = text;
-        for _ in 0..MARKS {
-            let close = rest.rfind('$')?;
-            let head = &text[..close];
-            let start = match head.strip_suffix('$') {
-                Some(head) => head.rfind("$$")?,
-                None => head.rfind('$')?,
-            };
-            if head.ends_with('\\') {
-                rest = head;
-                continue;
-            }
-            if let Some(found) = formula(&text[start..], line_breaks).filter(|found| start + found.end == close + 1) {
-                return Some(Formula { end: close + 1, ..found });
-            }
-            rest = head;
-        }
-        None
-    };
-    [block("\\[", "\\]"), block("\\(", "\\)"), dollars()].into_iter().flatten().max_by_key(|found| found.end)
-}
+const FUNCTIONS: [&str; 20] = [
+    "sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "pi", "arcsin", "arccos", "arctan", "abs", "mod", "max", "min",
+    "gcd", "lcm",
+];
 
 /// The last formula or number of `text`, with a unit behind it, and which of the two.
 pub(super) fn last(text: &str, line_breaks: bool) -> Option<(Cow<'_, str>, &'static str)> {
-    let formula = last_formula(text, line_breaks);
-    let end = formula.as_ref().map_or(0, |formula| formula.end);
+    let last = formula::last(text, line_breaks);
+    let end = last.as_ref().map_or(0, |formula| formula.end);
     if let Some(number) = last_number(&text[end..]) {
         return Some((number, "last_number"));
     }
-    let inside = formula?.inside?;
+    let inside = last?.inside?;
     let unit = unit(&text[end..]);
-    if unit > 0 && is_number(inside) {
+    if unit > 0 && formula::is_number(inside) {
         return Some((format!("{}{}", inside.trim().trim_end_matches(['.', ',']), &text[end..end + unit]).into(), "last_formula"));
     }
-    Some((last_row(inside).into(), "last_formula"))
-}
-
-/// What the last row of aligned equations says; any other formula is one row.
-fn last_row(formula: &str) -> &str {
-    let aligned = ["\\begin{align", "\\begin{eqnarray", "\\begin{gather", "\\begin{split"].iter().any(|name| formula.contains(name));
-    if !aligned {
-        return formula;
-    }
-    let rows = formula.rsplit_once("\\end{").map_or(formula, |(rows, _)| rows).trim().trim_end_matches("\\\\");
-    let row = rows.rsplit_once("\\\\").map_or(rows, |(_, row)| row);
-    row.rsplit_once('&').map_or(row, |(_, side)| side).trim_start_matches(['=', ' '])
+    Some((formula::last_row(inside).into(), "last_formula"))
 }
 
 /// The last number of `text` with the expression around it.
@@ -233,7 +140,8 @@ fn continues(last: &str, next: &str, after: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
     let group = (1..=3).contains(&last.len()) && digits(last) && next.len() >= 3 && next.as_bytes()[..3].iter().all(u8::is_ascii_digit);
     let group = group && !next.as_bytes().get(3).is_some_and(|b| b.is_ascii_digit());
-    let fraction = digits(last) && digits(next) && after.strip_prefix('/').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let fraction =
+        digits(last) && digits(next) && after.strip_prefix('/').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     group || fraction
 }
 
@@ -257,7 +165,9 @@ fn pieces(line: &str) -> Vec<(Piece, usize, usize)> {
             }
             '$' | '€' | '£' | '¥' | '₹' | '%' | '°' => (Piece::Sign, width),
             'π' | '∞' => (Piece::Name, width),
-            '+' | '-' | '−' | '*' | '×' | '·' | '÷' | '/' | '^' | '=' | '<' | '>' | '≤' | '≥' | '≠' | '±' | '≈' | '√' | '_' => (Piece::Operator, width),
+            '+' | '-' | '−' | '*' | '×' | '·' | '÷' | '/' | '^' | '=' | '<' | '>' | '≤' | '≥' | '≠' | '±' | '≈' | '√' | '_' => {
+                (Piece::Operator, width)
+            }
             '!' if rest[1..].starts_with(|c: char| !c.is_whitespace() && c != '!') => (Piece::Operator, width),
             '(' | '[' | '{' => (Piece::Open, width),
             ')' | ']' | '}' => (Piece::Close, width),
@@ -330,32 +240,13 @@ pub(super) fn unit(text: &str) -> usize {
         }
     }
     let ends = rest[end..].trim_start_matches(['*', '"', ')']);
-    let ends = ends.is_empty() || ends.starts_with(['\n', '\r', ',', ';', '!', '?']) || ends.strip_prefix('.').is_some_and(|r| !r.starts_with(char::is_alphanumeric));
+    let ends = ends.is_empty()
+        || ends.starts_with(['\n', '\r', ',', ';', '!', '?'])
+        || ends.strip_prefix('.').is_some_and(|r| !r.starts_with(char::is_alphanumeric));
     if ends { start + end } else { 0 }
 }
 
-/// Whether a formula is a number that a unit may follow.
-pub(super) fn is_number(formula: &str) -> bool {
-    let formula = formula.trim();
-    let mut rest = formula;
-    while let Some(at) = rest.find('\\') {
-        rest = &rest[at + 1..];
-        let length = rest.bytes().take_while(u8::is_ascii_alphabetic).count();
-        if length > 0 && !["frac", "dfrac", "tfrac", "sqrt", "pi", "cdot", "times"].contains(&&rest[..length]) {
-            return false;
-        }
-        if length == 0 && !rest.starts_with([',', '!', '$']) {
-            return false;
-        }
-        rest = &rest[length..];
-    }
-    let letters = formula.split('\\').enumerate().any(|(i, part)| {
-        let command = if i == 0 { 0 } else { part.bytes().take_while(u8::is_ascii_alphabetic).count() };
-        part[command..].contains(|c: char| c.is_alphabetic() || "=<>&".contains(c))
-    });
-    !letters && has_digit(formula)
-}
-
+/// Whether a digit stands in `text`.
 pub(super) fn has_digit(text: &str) -> bool {
     text.bytes().any(|b| b.is_ascii_digit())
 }
@@ -363,11 +254,12 @@ pub(super) fn has_digit(text: &str) -> bool {
 /// Whether `text` starts with a word of prose: it says something about its numbers.
 pub(super) fn is_sentence(text: &str) -> bool {
     let word = &text[..text.find(|c: char| !c.is_alphabetic()).unwrap_or(text.len())];
-    word.chars().count() > 2 && word.chars().skip(1).all(char::is_lowercase) && !FUNCTIONS.contains(&word)
+    let prose = word.chars().count() > 2 && word.chars().skip(1).all(char::is_lowercase) && !FUNCTIONS.contains(&word);
+    prose || !word.is_empty() && has_sentence(text)
 }
 
 /// Whether `text` holds two plain words, those in `\text{...}` and formulas aside.
-fn has_sentence(text: &str) -> bool {
+pub(super) fn has_sentence(text: &str) -> bool {
     let mut words = 0;
     let mut rest = text;
     while let Some(character) = rest.chars().next() {

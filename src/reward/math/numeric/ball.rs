@@ -8,9 +8,9 @@
 
 use std::cmp::Ordering;
 
+use super::super::expr::TooLarge;
 use super::float::Float;
 use super::series;
-use super::super::expr::TooLarge;
 
 /// An upper bound; one word is more than enough.
 pub type Radius = Float<1>;
@@ -19,7 +19,13 @@ pub type Radius = Float<1>;
 pub const EXPONENTS: i64 = 1 << 40;
 
 /// Bits of a transcendental function that are not to be relied on.
-const SLACK: i64 = 40;
+const fn slack_bits(words: usize) -> i64 {
+    match words {
+        ..=4 => 20,
+        5..=8 => 26,
+        _ => 36,
+    }
+}
 
 /// A radius below this around zero is a zero, where a division by it is asked for.
 const ZERO_EXPONENT: i64 = -100;
@@ -97,7 +103,7 @@ impl<const N: usize> Ball<N> {
     /// The integer within the radius, exactly, if there is one.
     pub fn as_integer(&self) -> Option<Float<N>> {
         let real = self.as_real()?.real;
-        if real.exponent > 64 * N as i64 - SLACK {
+        if real.exponent > 64 * N as i64 - slack_bits(N) {
             return None;
         }
         let integer = real.rounded();
@@ -374,5 +380,5 @@ fn last_place<const N: usize>(x: &Float<N>, y: &Float<N>) -> Radius {
 
 /// What a transcendental function with an argument (or a result) of this size may be off by.
 fn slack<const N: usize>(size: &Radius) -> Radius {
-    add(size, &Radius::one()).scaled(SLACK - 64 * N as i64)
+    add(size, &Radius::one()).scaled(slack_bits(N) - 64 * N as i64)
 }

@@ -2,15 +2,16 @@
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
-use num_traits::{One, Signed, ToPrimitive, Zero};
+use num_traits::{One, ToPrimitive};
 
 use super::super::equal::Budget;
+use super::super::equal::seeds::{mixed, text_seed};
 use super::super::exact;
-use super::super::expr::{Constant, Expr, Function, TooLarge};
-use super::ball::{Ball, Failure, Radius, above, cost, less_than_power};
+use super::super::expr::{Constant, Expr, Function};
+use super::ball::{Ball, Failure, Radius, above, less_than_power};
 use super::float::Float;
 use super::functions::Functions;
-use super::point::{Point, VALUE_BITS, Variables, mixed, text_seed};
+use super::point::{Point, VALUE_BITS, Variables};
 use super::series;
 
 /// Larger whole exponents are not multiplied out.
@@ -49,7 +50,7 @@ impl<'a, const N: usize> Evaluation<'a, N> {
 
     /// The value of the expression.
     pub fn value(&mut self, expression: &'a Expr) -> Result<Ball<N>, Failure> {
-        self.functions.spend::<N>(1)?;
+        self.functions.spend::<N>(2)?;
         match expression {
             Expr::Number(value) | Expr::Decimal { value, .. } => self.number(value),
             Expr::Symbol(name) => self.name(name),
@@ -58,20 +59,25 @@ impl<'a, const N: usize> Evaluation<'a, N> {
             Expr::Product(factors) => self.product(factors),
             Expr::Power(base, exponent) => self.power(base, exponent),
             Expr::Apply(function @ (Function::SumOver | Function::ProductOver), arguments) => self.over(*function, arguments),
-            Expr::Apply(function, arguments) => {
-                let values = self.values(arguments)?;
-                self.functions.apply(*function, &values)?.bounded()
-            }
+            Expr::Apply(function, arguments) => self.applied(*function, arguments),
             Expr::Unknown(name, arguments) => self.unknown(name, arguments),
         }
     }
 
-    fn values(&mut self, expressions: &'a [Expr]) -> Result<Vec<Ball<N>>, Failure> {
-        expressions.iter().map(|expression| self.value(expression)).collect()
+    // Each kind of node has its own function that is not inlined: the frames of a deep recursion stay small.
+
+    #[inline(never)]
+    fn applied(&mut self, function: Function, arguments: &'a [Expr]) -> Result<Ball<N>, Failure> {
+        let mut values = Vec::with_capacity(arguments.len());
+        for argument in arguments {
+            values.push(self.value(argument)?);
+        }
+        self.functions.apply(function, &values)?.bounded()
     }
 
     #[inline(never)]
     fn number(&mut self, value: &BigRational) -> Result<Ball<N>, Failure> {
+        self.functions.spend::<N>((value.numer().bits() + value.denom().bits()) / 2_000)?;
         let numerator = whole(value.numer());
         if value.denom().is_one() {
             return Ok(numerator);
@@ -86,22 +92,30 @@ impl<'a, const N: usize> Evaluation<'a, N> {
             return Ok(Ball::integer(*value));
         }
         let (point, variables) = self.place.point.ok_or(Failure::Undefined)?;
+        self.functions.spend::<N>(2 + name.len() as u64 / 8)?;
         Ok(Ball::integer(point.variable(name, variables).units).scaled(-VALUE_BITS))
     }
 
     #[inline(never)]
     fn sum(&mut self, terms: &'a [Expr]) -> Result<Ball<N>, Failure> {
+        self.functions.spend::<N>(2 * terms.len() as u64)?;
         let mut sum = Ball::integer(0);
         for term in terms {
             let term = self.value(term)?;
-            self.largest = self.largest.max(term.real.exponent).max(term.imaginary.exponent);
-            sum = sum.plus(&term);
+            self.add(&mut sum, &term);
         }
         Ok(sum)
     }
 
     #[inline(never)]
+    fn add(&mut self, sum: &mut Ball<N>, term: &Ball<N>) {
+        self.largest = self.largest.max(term.real.exponent).max(term.imaginary.exponent);
+        *sum = sum.plus(term);
+    }
+
+    #[inline(never)]
     fn product(&mut self, factors: &'a [Expr]) -> Result<Ball<N>, Failure> {
+        self.functions.spend::<N>(2 * factors.len() as u64)?;
         let mut product = Ball::integer(1);
         for factor in factors {
             let factor = self.value(factor)?;
@@ -112,27 +126,25 @@ impl<'a, const N: usize> Evaluation<'a, N> {
 
     #[inline(never)]
     fn power(&mut self, base: &'a Expr, exponent: &'a Expr) -> Result<Ball<N>, Failure> {
-        let natural = matches!(base, Expr::Constant(Constant::E));
-        if let Some((numerator, denominator)) = self.fraction(exponent)?
-            && !natural
-        {
-            if denominator == 1 {
-                let base = if numerator == 0 { Ball::integer(1) } else { self.value(base)? };
-                return self.whole_power(&base, numerator);
-            }
-            let base = self.value(base)?;
-            return self.functions.fractional_power(&base, numerator, denominator)?.bounded();
-        }
-        let exponent = self.value(exponent)?;
-        if natural {
+        if matches!(base, Expr::Constant(Constant::E)) {
             self.functions.spend::<N>(50)?;
-            return exponent.exponential();
+            return self.value(exponent)?.exponential();
+        }
+        let fraction = self.fraction(exponent);
+        if let Some((0, _)) = fraction {
+            return Ok(Ball::integer(1));
         }
         let base = self.value(base)?;
-        self.any_power(&base, &exponent)
+        match fraction {
+            Some((numerator, 1)) => self.whole_power(&base, numerator),
+            Some((numerator, degree)) => self.functions.fractional_power(&base, numerator, degree)?.bounded(),
+            None => self.any_power(&base, exponent),
+        }
     }
 
-    fn any_power(&mut self, base: &Ball<N>, exponent: &Ball<N>) -> Result<Ball<N>, Failure> {
+    #[inline(never)]
+    fn any_power(&mut self, base: &Ball<N>, exponent: &'a Expr) -> Result<Ball<N>, Failure> {
+        let exponent = self.value(exponent)?;
         if let Some(whole) = exponent.as_small_integer().filter(|whole| whole.unsigned_abs() < WHOLE_EXPONENT) {
             return self.whole_power(base, whole);
         }
@@ -141,9 +153,10 @@ impl<'a, const N: usize> Evaluation<'a, N> {
             return if positive { Ok(*base) } else { Err(Failure::Undefined) };
         }
         self.functions.spend::<N>(50)?;
-        self.functions.logarithm(base)?.times(exponent).exponential()
+        self.functions.logarithm(base)?.times(&exponent).exponential()
     }
 
+    #[inline(never)]
     fn whole_power(&mut self, base: &Ball<N>, exponent: i64) -> Result<Ball<N>, Failure> {
         self.functions.spend::<N>(2 * u64::from(64 - exponent.leading_zeros()) + 10)?;
         let power = base.power(exponent.unsigned_abs())?;
@@ -151,16 +164,12 @@ impl<'a, const N: usize> Evaluation<'a, N> {
     }
 
     /// The exponent as a fraction in lowest terms, if it is one that a whole power or a root can be taken of.
-    fn fraction(&mut self, exponent: &Expr) -> Result<Option<(i64, i64)>, Failure> {
-        let folded = match exponent {
-            Expr::Number(value) | Expr::Decimal { value, .. } => return Ok(small_fraction(value)),
-            Expr::Symbol(_) | Expr::Constant(_) => return Ok(None),
-            other => exact::rational(other, self.functions.budget),
-        };
-        match folded {
-            Ok(value) => Ok(value.as_ref().and_then(small_fraction)),
+    fn fraction(&mut self, exponent: &Expr) -> Option<(i64, i64)> {
+        match exponent {
+            Expr::Number(value) | Expr::Decimal { value, .. } => small_fraction(value),
+            Expr::Symbol(_) | Expr::Constant(_) => None,
             // What cannot be folded may still have a value, unless nothing is left to compute it.
-            Err(_) => Ok(None),
+            other => small_fraction(&exact::rational(other, self.functions.budget).ok()??),
         }
     }
 
@@ -172,13 +181,13 @@ impl<'a, const N: usize> Evaluation<'a, N> {
         let adding = function == Function::SumOver;
         let mut result = Ball::integer(i64::from(!adding));
         for value in from..=to {
+            self.functions.spend::<N>(2)?;
             self.bound.push((index, value));
             let term = self.value(term);
             self.bound.pop();
             let term = term?;
             if adding {
-                self.largest = self.largest.max(term.real.exponent).max(term.imaginary.exponent);
-                result = result.plus(&term);
+                self.add(&mut result, &term);
             } else {
                 result = result.times(&term).bounded()?;
             }

@@ -140,9 +140,7 @@ impl<const N: usize> Float<N> {
             (true, true) => Ordering::Equal,
             (true, false) => Ordering::Less,
             (false, true) => Ordering::Greater,
-            (false, false) => {
-                self.exponent.cmp(&other.exponent).then_with(|| self.words.iter().rev().cmp(other.words.iter().rev()))
-            }
+            (false, false) => self.exponent.cmp(&other.exponent).then_with(|| self.words.iter().rev().cmp(other.words.iter().rev())),
         }
     }
 
@@ -204,7 +202,11 @@ impl<const N: usize> Float<N> {
             let mut row = [0u64; N];
             for (place, right) in other.words.iter().enumerate() {
                 let sum = u128::from(left) * u128::from(*right) + u128::from(words[place]) + carry;
-                if place == 0 { below = sum as u64 } else { row[place - 1] = sum as u64 }
+                if place == 0 {
+                    below = sum as u64
+                } else {
+                    row[place - 1] = sum as u64
+                }
                 carry = sum >> 64;
             }
             row[N - 1] = carry as u64;

@@ -74,7 +74,10 @@ impl Functions<'_> {
             Cosh => hyperbolic(x).map(|(_, cosine)| cosine),
             Tanh => hyperbolic(x).and_then(|(sine, cosine)| Ok(sine.times(&cosine.inverse()?))),
             Coth => hyperbolic(x).and_then(|(sine, cosine)| Ok(cosine.times(&sine.inverse()?))),
-            Arsinh => self.logarithm(&x.plus(&self.square_root(&x.times(x).plus(&Ball::integer(1)))?)),
+            Arsinh => {
+                let root = self.square_root(&x.times(x).plus(&Ball::integer(1)))?;
+                self.logarithm(&x.plus(&root))
+            }
             Arcosh => {
                 let (above, below) = (x.plus(&Ball::integer(1)), x.minus(&Ball::integer(1)));
                 let root = self.square_root(&above)?.times(&self.square_root(&below)?);

@@ -5,10 +5,15 @@
 //! number) is a natural number; one under an even root, a logarithm or a symbolic power is positive, as whoever wrote the answer meant it;
 //! any other is also tried below zero.
 
+use std::collections::BTreeMap;
+
+use num_rational::BigRational;
 use num_traits::Signed;
 
+use super::super::equal::Budget;
+use super::super::equal::seeds::{mixed, text_seed};
 use super::super::exact;
-use super::super::expr::{Constant, Expr, Function};
+use super::super::expr::{Constant, Expr, Function, TooLarge};
 
 /// Which numbers a variable stands for; what asks for more comes later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,7 +26,7 @@ enum Kind {
 /// What is known of the variables of some expressions.
 #[derive(Debug, Default)]
 pub struct Variables<'a> {
-    kinds: Vec<(&'a str, Kind)>,
+    kinds: BTreeMap<&'a str, Kind>,
     unknown: bool,
 }
 
@@ -63,12 +68,11 @@ pub const POINTS: [Region; 14] = {
 
 impl<'a> Variables<'a> {
     /// Those of both expressions.
-    pub fn of(left: &'a Expr, right: &'a Expr) -> Self {
-        let mut variables = Self::default();
-        let mut bound = Vec::new();
-        variables.visit(left, Kind::Any, &mut bound);
-        variables.visit(right, Kind::Any, &mut bound);
-        variables
+    pub fn of(left: &'a Expr, right: &'a Expr, budget: &mut Budget) -> Result<Self, TooLarge> {
+        let mut search = Search { found: Self::default(), bound: Vec::new(), budget };
+        search.visit(left, Kind::Any)?;
+        search.visit(right, Kind::Any)?;
+        Ok(search.found)
     }
 
     /// Whether there are none, nor a function without a meaning.
@@ -78,76 +82,97 @@ impl<'a> Variables<'a> {
 
     /// Whether some may be negative.
     pub fn any_signed(&self) -> bool {
-        self.unknown || self.kinds.iter().any(|(_, kind)| *kind == Kind::Any)
+        self.unknown || self.kinds.values().any(|kind| *kind == Kind::Any)
     }
 
     /// Whether some are natural numbers.
     pub fn any_natural(&self) -> bool {
-        self.kinds.iter().any(|(_, kind)| *kind == Kind::Natural)
+        self.kinds.values().any(|kind| *kind == Kind::Natural)
     }
+}
 
-    fn visit(&mut self, expression: &'a Expr, kind: Kind, bound: &mut Vec<&'a str>) {
+/// The variables are looked for in one walk.
+struct Search<'a, 'b> {
+    found: Variables<'a>,
+    bound: Vec<&'a str>,
+    budget: &'b mut Budget,
+}
+
+impl<'a> Search<'a, '_> {
+    fn visit(&mut self, expression: &'a Expr, kind: Kind) -> Result<(), TooLarge> {
+        self.budget.spend(1, "too long an expression")?;
         match expression {
-            Expr::Number(_) | Expr::Decimal { .. } | Expr::Constant(_) => {}
-            Expr::Symbol(name) => self.note(name, kind, bound),
-            Expr::Sum(parts) | Expr::Product(parts) => parts.iter().for_each(|part| self.visit(part, kind, bound)),
+            Expr::Number(_) | Expr::Decimal { .. } | Expr::Constant(_) => Ok(()),
+            Expr::Symbol(name) => {
+                self.budget.spend(10, "too long an expression")?;
+                self.note(name, kind);
+                Ok(())
+            }
+            Expr::Sum(parts) | Expr::Product(parts) => self.visit_all(parts, kind),
             Expr::Power(base, exponent) => {
-                let fixed = exact::constant(exponent);
-                let below = if fixed.as_ref().is_some_and(|fixed| fixed.denom().bit(0)) { kind } else { kind.max(Kind::Positive) };
-                self.visit(base, below, bound);
-                let natural = fixed.is_none() && is_turning(base);
-                self.visit(exponent, if natural { Kind::Natural } else { kind }, bound);
+                let fixed = self.constant(exponent);
+                let whole_or_odd = fixed.as_ref().is_some_and(|fixed| fixed.denom().bit(0));
+                self.visit(base, if whole_or_odd { kind } else { kind.max(Kind::Positive) })?;
+                let natural = fixed.is_none() && self.is_turning(base);
+                self.visit(exponent, if natural { Kind::Natural } else { kind })
             }
             Expr::Unknown(_, arguments) => {
-                self.unknown = true;
-                arguments.iter().for_each(|argument| self.visit(argument, kind, bound));
+                self.found.unknown = true;
+                self.visit_all(arguments, kind)
             }
             Expr::Apply(Function::SumOver | Function::ProductOver, arguments) => {
-                let [term, Expr::Symbol(index), from, to] = arguments.as_slice() else { return };
-                self.visit(from, Kind::Natural, bound);
-                self.visit(to, Kind::Natural, bound);
-                bound.push(index);
-                self.visit(term, kind, bound);
-                bound.pop();
+                let [term, Expr::Symbol(index), from, to] = arguments.as_slice() else { return Ok(()) };
+                self.visit(from, Kind::Natural)?;
+                self.visit(to, Kind::Natural)?;
+                self.bound.push(index);
+                let visited = self.visit(term, kind);
+                self.bound.pop();
+                visited
             }
             Expr::Apply(function, arguments) => {
-                let below = kind.max(asked_by(*function, arguments));
-                arguments.iter().for_each(|argument| self.visit(argument, below, bound));
+                let asked = self.asked_by(*function, arguments);
+                self.visit_all(arguments, kind.max(asked))
             }
         }
     }
 
-    fn note(&mut self, name: &'a str, kind: Kind, bound: &[&'a str]) {
-        if bound.contains(&name) {
+    fn visit_all(&mut self, expressions: &'a [Expr], kind: Kind) -> Result<(), TooLarge> {
+        expressions.iter().try_for_each(|expression| self.visit(expression, kind))
+    }
+
+    fn note(&mut self, name: &'a str, kind: Kind) {
+        if self.bound.contains(&name) {
             return;
         }
-        match self.kinds.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, known)) => *known = (*known).max(kind),
-            None => self.kinds.push((name, kind)),
+        let known = self.found.kinds.entry(name).or_insert(kind);
+        *known = kind.max(*known);
+    }
+
+    /// What a function means its arguments to be.
+    fn asked_by(&mut self, function: Function, arguments: &[Expr]) -> Kind {
+        use Function::*;
+        match function {
+            Factorial | DoubleFactorial | Binomial | Gcd | Lcm | Mod => Kind::Natural,
+            Root => {
+                let degree = arguments.get(1).and_then(|degree| self.constant(degree));
+                if degree.is_some_and(|degree| degree.numer().bit(0)) { Kind::Any } else { Kind::Positive }
+            }
+            Ln | Log | Arcosh => Kind::Positive,
+            _ => Kind::Any,
         }
     }
-}
 
-/// What a function means its arguments to be.
-fn asked_by(function: Function, arguments: &[Expr]) -> Kind {
-    use Function::*;
-    match function {
-        Factorial | DoubleFactorial | Binomial | Gcd | Lcm | Mod => Kind::Natural,
-        Root => {
-            let degree = arguments.get(1).and_then(exact::constant);
-            if degree.is_some_and(|degree| degree.numer().bit(0)) { Kind::Any } else { Kind::Positive }
+    /// Whether powers of this go round: a negative or imaginary number.
+    fn is_turning(&mut self, base: &Expr) -> bool {
+        match base {
+            Expr::Constant(Constant::I) => true,
+            Expr::Sum(parts) | Expr::Product(parts) if parts.iter().any(|part| self.is_turning(part)) => true,
+            _ => self.constant(base).is_some_and(|base| base.is_negative()),
         }
-        Ln | Log | Arcosh => Kind::Positive,
-        _ => Kind::Any,
     }
-}
 
-/// Whether powers of this go round: a negative or imaginary number.
-fn is_turning(base: &Expr) -> bool {
-    match base {
-        Expr::Constant(Constant::I) => true,
-        Expr::Sum(parts) | Expr::Product(parts) if parts.iter().any(is_turning) => true,
-        _ => exact::constant(base).is_some_and(|base| base.is_negative()),
+    fn constant(&mut self, expression: &Expr) -> Option<BigRational> {
+        exact::rational(expression, self.budget).ok().flatten()
     }
 }
 
@@ -159,7 +184,7 @@ impl Point {
 
     /// The value of a variable.
     pub fn variable(&self, name: &str, variables: &Variables) -> Value {
-        let kind = variables.kinds.iter().find(|(known, _)| *known == name).map_or(Kind::Any, |(_, kind)| *kind);
+        let kind = variables.kinds.get(name).copied().unwrap_or(Kind::Any);
         let seed = mixed(text_seed(name) ^ self.number);
         if kind == Kind::Natural {
             return Value { units: self.natural(seed) << VALUE_BITS };
@@ -198,17 +223,4 @@ impl Point {
         let negative = signed && self.region == Region::Signed && seed & 1 == 1;
         Value { units: if negative { -units } else { units } }
     }
-}
-
-/// A number without a pattern for each seed (SplitMix64).
-pub fn mixed(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
-
-/// The seed of a name.
-pub fn text_seed(text: &str) -> u64 {
-    text.bytes().fold(text.len() as u64, |seed, byte| mixed(seed ^ u64::from(byte)))
 }

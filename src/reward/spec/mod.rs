@@ -3,22 +3,31 @@
 //! A field that no server could use (a pattern that does not compile, a schema that is none, a bad URL) is refused when it is read; a
 //! reference answer is checked when the reward is compiled, because the request may say that a bad one only fails its group.
 
+mod parts;
+mod wire;
+
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use parts::Nesting;
+pub use parts::Weighted;
+use wire::{ChoiceFields, ExactFields, Hook, Json, Math, Pull, Regex, fields};
 
 use super::choice::Choice;
+use super::compose::Rule;
 use super::exact::Exact;
+use super::format::Form;
+use super::length::Length;
 use super::pattern::Pattern;
 use super::schema::Schema;
 use super::webhook::Webhook;
-use super::{Verifier, number, shortened};
+use super::{Verifier, math, shortened};
 use crate::field::{self, FieldError};
 
 /// Names of the reward kinds this server judges.
-pub const KINDS: [&str; 7] = ["math", "exact", "regex", "choice", "json", "webhook", "pull"];
+pub const KINDS: [&str; 12] = ["math", "exact", "regex", "choice", "json", "format", "length", "all", "any", "weighted", "webhook", "pull"];
 
 /// Longest deadline of a webhook's call, in seconds.
 const WEBHOOK_SECONDS: f64 = 3600.0;
@@ -29,10 +38,13 @@ const PULL_SECONDS: f64 = 366.0 * 86_400.0;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Spec {
-    /// The last number of the answer equals `answer`: 1, else 0. See [`number`].
+    /// The answer is equivalent to `answer`, as mathematics. See [`math`].
     Math {
-        /// The reference answer, a number.
+        /// The reference answer.
         answer: String,
+        /// [`math::Options`] as they were written.
+        #[serde(flatten)]
+        options: Map<String, Value>,
     },
     /// The answer is `answer`. See [`exact`](super::exact).
     Exact {
@@ -62,6 +74,25 @@ pub enum Spec {
         /// A JSON schema.
         schema: Value,
     },
+    /// The text has this form: 1, else 0. See [`format`](super::format).
+    Format(Form),
+    /// A penalty for long answers, from 0 down to -1. See [`length`](super::length).
+    Length(Length),
+    /// 1 if every part is positive, else 0. See [`compose`](super::compose).
+    All {
+        /// The parts.
+        parts: Vec<Spec>,
+    },
+    /// 1 if one of the parts is positive, else 0. See [`compose`](super::compose).
+    Any {
+        /// The parts.
+        parts: Vec<Spec>,
+    },
+    /// The sum of the parts' rewards, each times its weight. See [`compose`](super::compose).
+    Weighted {
+        /// The parts.
+        parts: Vec<Weighted>,
+    },
     /// A grader over HTTP gives the reward. See [`webhook`](super::webhook).
     Webhook {
         /// Where the grader listens.
@@ -81,6 +112,11 @@ pub enum Spec {
 impl Spec {
     /// Reads a prompt's `reward`; error paths are relative to it.
     pub fn read(value: &Value) -> Result<Self, FieldError> {
+        Spec::read_within(value, &mut { Nesting::OUTSIDE })
+    }
+
+    /// The same for a reward that may be a part of another.
+    fn read_within(value: &Value, nesting: &mut Nesting) -> Result<Self, FieldError> {
         let supported = KINDS.join(", ");
         let kind = match value.get("kind") {
             Some(Value::String(kind)) if KINDS.contains(&kind.as_str()) => kind.as_str(),
@@ -95,11 +131,16 @@ impl Spec {
             }
         };
         let spec = match kind {
-            "math" => fields::<Math>(value).map(|Math { answer }| Spec::Math { answer }),
+            "math" => fields::<Math>(value).map(|Math { answer, options }| Spec::Math { answer, options }),
             "exact" => fields::<ExactFields>(value).map(|f| Spec::Exact { answer: f.answer, ignore_case: f.ignore_case, trim: f.trim }),
             "regex" => fields::<Regex>(value).map(|f| Spec::Regex { pattern: f.pattern, ignore_case: f.ignore_case }),
             "choice" => fields::<ChoiceFields>(value).map(|f| Spec::Choice { answer: f.answer, choices: f.choices }),
             "json" => fields::<Json>(value).map(|Json { schema }| Spec::Json { schema }),
+            "format" => fields(value).map(Spec::Format),
+            "length" => fields(value).map(Spec::Length),
+            "all" => parts::read(value, nesting).map(|parts| Spec::All { parts }),
+            "any" => parts::read(value, nesting).map(|parts| Spec::Any { parts }),
+            "weighted" => parts::read_weighted(value, nesting).map(|parts| Spec::Weighted { parts }),
             "webhook" => fields::<Hook>(value).map(|f| Spec::Webhook { url: f.url, timeout_s: f.timeout_s, data: f.data }),
             _ => fields::<Pull>(value).map(|Pull { timeout_s }| Spec::Pull { timeout_s }),
         };
@@ -114,7 +155,11 @@ impl Spec {
     /// Refuses what no server could use; reference answers are left to [`Spec::compile`].
     fn check(&self) -> Result<(), FieldError> {
         match self {
-            Spec::Math { .. } | Spec::Exact { .. } => Ok(()),
+            // Parts were checked when they were read.
+            Spec::Math { options, .. } => math_options(options).map(drop),
+            Spec::Exact { .. } | Spec::All { .. } | Spec::Any { .. } | Spec::Weighted { .. } => Ok(()),
+            Spec::Format(form) => form.check(),
+            Spec::Length(length) => length.check(),
             Spec::Regex { pattern, ignore_case } => {
                 Pattern::new(pattern, *ignore_case).map(drop).map_err(|problem| FieldError::new("pattern", problem))
             }
@@ -130,22 +175,27 @@ impl Spec {
 
     /// Compiles the reward; refuses a reference answer that cannot be used.
     pub fn compile(&self) -> Result<Verifier, BadGold> {
-        let bad = |field| move |problem| BadGold { field, problem };
-        let bad_timeout = |error: FieldError| BadGold { field: "timeout_s", problem: error.problem };
+        let bad = |field: &'static str| move |problem| BadGold { field: field.into(), problem };
+        let bad_timeout = |error: FieldError| BadGold { field: "timeout_s".into(), problem: error.problem };
         match self {
-            Spec::Math { answer } => number::Number::parse_gold(answer).map(Verifier::Math).ok_or_else(|| BadGold {
-                field: "answer",
-                problem: format!("is {:?}, which is not one number; give it as in \"72\", \"-1.5\" or \"3/4\"", shortened(answer)),
-            }),
+            Spec::Math { answer, options } => {
+                let options = math_options(options).map_err(|error| BadGold { field: error.path, problem: error.problem })?;
+                math::Gold::new(answer, options).map(|gold| Verifier::Math(Box::new(gold))).map_err(bad("answer"))
+            }
             Spec::Exact { answer, ignore_case, trim } => {
                 Exact::new(answer, *ignore_case, *trim).map(Verifier::Exact).map_err(bad("answer"))
             }
             Spec::Regex { pattern, ignore_case } => Pattern::new(pattern, *ignore_case).map(Verifier::Regex).map_err(bad("pattern")),
             Spec::Choice { answer, choices } => {
-                Choice::check(choices).map_err(|error| BadGold { field: "choices", problem: error.problem })?;
+                Choice::check(choices).map_err(|error| BadGold { field: "choices".into(), problem: error.problem })?;
                 Choice::new(answer, choices).map(Verifier::Choice).map_err(bad("answer"))
             }
             Spec::Json { schema } => Schema::new(schema).map(Verifier::Json).map_err(bad("schema")),
+            Spec::Format(form) => Ok(Verifier::Format(*form)),
+            Spec::Length(length) => Ok(Verifier::Length(*length)),
+            Spec::All { parts } => parts::compile(Rule::All, parts),
+            Spec::Any { parts } => parts::compile(Rule::Any, parts),
+            Spec::Weighted { parts } => parts::compile_weighted(parts),
             Spec::Webhook { url, timeout_s, data } => {
                 let timeout = seconds(*timeout_s, WEBHOOK_SECONDS).map_err(bad_timeout)?;
                 Webhook::new(url, timeout, data.clone()).map(Verifier::Webhook).map_err(bad("url"))
@@ -156,92 +206,42 @@ impl Spec {
             }
         }
     }
+
+    /// Calls `visit` with this reward and every part of it; the first error ends that, with its path.
+    pub fn walk(&self, visit: &mut impl FnMut(&Spec) -> Result<(), FieldError>) -> Result<(), FieldError> {
+        visit(self)?;
+        let inner: Vec<(String, &Spec)> = match self {
+            Spec::All { parts } | Spec::Any { parts } => parts.iter().enumerate().map(|(i, part)| (format!("parts[{i}]"), part)).collect(),
+            Spec::Weighted { parts } => parts.iter().enumerate().map(|(i, part)| (format!("parts[{i}].reward"), &part.reward)).collect(),
+            _ => Vec::new(),
+        };
+        inner.into_iter().try_for_each(|(at, part)| part.walk(visit).map_err(|error| error.within(&at)))
+    }
 }
 
 /// A reference answer that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {problem}")]
 pub struct BadGold {
-    /// The field of the reward that holds it.
-    pub field: &'static str,
+    /// The field of the reward that holds it, as a path.
+    pub field: String,
     /// What is wrong with it and what would be right.
     pub problem: String,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Math {
-    answer: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ExactFields {
-    answer: String,
-    #[serde(default)]
-    ignore_case: bool,
-    #[serde(default = "yes")]
-    trim: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Regex {
-    pattern: String,
-    #[serde(default)]
-    ignore_case: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ChoiceFields {
-    answer: String,
-    #[serde(default = "four_letters")]
-    choices: Vec<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Json {
-    schema: Value,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Hook {
-    url: String,
-    #[serde(default = "half_a_minute")]
-    timeout_s: f64,
-    #[serde(default)]
-    data: Value,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Pull {
-    #[serde(default)]
-    timeout_s: Option<f64>,
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn four_letters() -> Vec<String> {
-    ["A", "B", "C", "D"].map(str::to_owned).to_vec()
-}
-
-fn half_a_minute() -> f64 {
-    30.0
-}
-
-/// The fields beside `kind`.
-fn fields<T: DeserializeOwned>(value: &Value) -> Result<T, FieldError> {
-    let mut fields = value.clone();
-    if let Value::Object(fields) = &mut fields {
-        fields.shift_remove("kind");
+/// The options of a mathematical comparison; an error names the one that cannot be used.
+fn math_options(written: &Map<String, Value>) -> Result<math::Options, FieldError> {
+    let options: math::Options = field::parse(&Value::Object(written.clone()))?;
+    if options.marks.is_empty() {
+        return Err(FieldError::new("marks", "is empty, so that no answer would be found; name the marks that count, or leave it out"));
     }
-    field::parse(&fields)
+    match options.tolerance {
+        Some(tolerance) if !(0.0..1.0).contains(&tolerance) => Err(FieldError::new(
+            "tolerance",
+            format!("is {tolerance}; give a relative difference of at least 0 and below 1, such as 0.000001"),
+        )),
+        _ => Ok(options),
+    }
 }
 
 fn seconds(timeout_s: f64, most: f64) -> Result<Duration, FieldError> {
