@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 use crate::field::{self, FieldError};
-use crate::reward::{BadGold, Ruling, Spec, Verdict, Verifier};
+use crate::reward::{self, BadGold, Ruling, Spec, Verdict, Verifier};
 
-/// Kinds of rewards that need nothing but the text.
+/// Kinds of rewards that are one gold and options.
 pub const KINDS: [&str; 5] = ["math", "exact", "regex", "choice", "json"];
 
 /// Longest id, in bytes.
@@ -42,9 +42,9 @@ impl Reference {
                 if let Some((name, _)) = beside.iter().find(|(_, is_given)| *is_given) {
                     return Err(FieldError::new(*name, "is given beside reward, which holds all of it; give one of them"));
                 }
-                let spec = Spec::read(&reward).map_err(|error| error.within("reward"))?;
-                let kind = reward.get("kind").and_then(Value::as_str).unwrap_or_default();
-                check_kind(kind).map_err(|error| error.within("reward"))?;
+                let within = |error: FieldError| error.within("reward");
+                let spec = Spec::read(&reward).map_err(within)?;
+                spec.walk(&mut |part| elsewhere(part).map_or(Ok(()), |why| Err(FieldError::new("kind", why)))).map_err(within)?;
                 Ok(Question { gold_field: None, spec: Ok(spec) })
             }
         }
@@ -111,11 +111,25 @@ fn check_kind(kind: &str) -> Result<(), FieldError> {
     }
     let shown: String = kind.chars().take(100).collect();
     let why = match kind {
-        "webhook" => "is \"webhook\", whose verdicts come from a grader; nobody is asked here".to_owned(),
-        "pull" => "is \"pull\", whose scores come from the client; nobody is asked here".to_owned(),
+        "webhook" => WEBHOOK.to_owned(),
+        "pull" => PULL.to_owned(),
+        _ if reward::KINDS.contains(&kind) => format!("is {shown:?}, which has no gold; give a whole reward"),
         _ => format!("is {shown:?}, which is not judged here"),
     };
-    Err(FieldError::new("kind", format!("{why}: use {}", KINDS.join(", "))))
+    Err(FieldError::new("kind", format!("{why}; with a gold go {}", KINDS.join(", "))))
+}
+
+const WEBHOOK: &str = "is \"webhook\", whose verdicts come from a grader, and nobody is asked here";
+const PULL: &str = "is \"pull\", whose scores come from the client, and nobody is asked here";
+
+/// Why a reward, or a part of one, cannot be judged by the text alone.
+fn elsewhere(spec: &Spec) -> Option<&'static str> {
+    match spec {
+        Spec::Webhook { .. } => Some(WEBHOOK),
+        Spec::Pull { .. } => Some(PULL),
+        Spec::Length(_) => Some("is \"length\", which counts the tokens of a sample, and there are only texts here; leave it out"),
+        _ => None,
+    }
 }
 
 /// A complaint about an unknown field lists the known ones, of which the gold's is no option.

@@ -64,8 +64,8 @@ ANSWERS_PER_WORKER = 2000
 NICE_ASIDE = 5
 # So long a new process may take until it answers for the first time, and a killed one to end, in seconds.
 PROCESS_SECONDS = 30.0
-# Golds that are known to be bad, so that a group of samples does not wait for one to hang again and again.
-KEPT_BAD_GOLDS = 1000
+# So many golds are remembered: a group of samples must not wait for one to hang again and again.
+KEPT_GOLDS = 10_000
 
 
 class Stopwatch:
@@ -167,7 +167,10 @@ class MathVerify(Grader):
         # Kills that go on in the background, and workers in use: kept so that none is lost when the program stops.
         self.ending: set[asyncio.Task[Any]] = set()
         self.busy: set[Worker] = set()
-        self.bad_golds: dict[str, str] = {}
+        # What is wrong with the golds that were tried, "" for nothing; and the ones that are being tried, with who
+        # waits for it.
+        self.golds: dict[str, str] = {}
+        self.trying: dict[str, asyncio.Event] = {}
         # The fork server imports Math-Verify once and makes workers by copying itself.
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["__main__", "math_verify_worker"])
@@ -200,14 +203,19 @@ class MathVerify(Grader):
         if isinstance(golds, str):
             return verdict("bad_gold", rule=RULE, why=golds)
         key = json.dumps(golds)
-        if key not in self.bad_golds:
+        while key not in self.golds and key in self.trying:
+            await self.trying[key].wait()
+        if why := self.golds.get(key):
+            return verdict("bad_gold", rule=RULE, why=why)
+        trial = None if key in self.golds else self.trying.setdefault(key, asyncio.Event())
+        try:
             return await self.slots.run(call, lambda turn: self._judge(golds, key, item.text, turn))
-        return verdict("bad_gold", rule=RULE, why=self.bad_golds[key])
+        finally:
+            if trial is not None and self.trying.get(key) is trial:
+                self._tried(key, None)  # Nothing was found out: another sample tries.
 
     async def _judge(self, golds: list[str], key: str, text: str, turn: Turn) -> dict[str, Any]:
         """With a worker of its own. Whatever happens, the worker is idle or dead afterwards."""
-        if key in self.bad_golds:  # Another sample of the group may have found out meanwhile.
-            return verdict("bad_gold", rule=RULE, why=self.bad_golds[key])
         worker = await self._take()
         self.busy.add(worker)
         turn.ran = Stopwatch(worker.process.pid, self.item_seconds).ran
@@ -219,9 +227,10 @@ class MathVerify(Grader):
             await worker.ask({"golds": golds, "text": text})
             told = await self._wait(worker)
             if told.get("stage") == "answer":
+                self._tried(key, "")
                 told = await self._wait(worker, answer=True)
             elif told["verdict"] == "bad_gold":
-                self._remember_bad(key, told.get("why", ""))
+                self._tried(key, told["why"])
             reusable = not (told.get("done") or told.get("killed") or turn.slow) and worker.answers < ANSWERS_PER_WORKER
             return verdict(told["verdict"], extracted=told.get("extracted"), rule=RULE, why=told.get("why"))
         except WorkerDied:
@@ -267,11 +276,16 @@ class MathVerify(Grader):
         self.ending.add(ending)
         ending.add_done_callback(self.ending.discard)
 
-    def _remember_bad(self, key: str, why: str) -> None:
-        if len(self.bad_golds) >= KEPT_BAD_GOLDS:
-            self.bad_golds.clear()
-        self.bad_golds[key] = why
-        log(f"bad gold {key}: {why}")
+    def _tried(self, key: str, why: str | None) -> None:
+        """Keeps what a gold's trial came to, None for nothing, and lets those go on that wait for it."""
+        if why is not None and key not in self.golds:
+            if len(self.golds) >= KEPT_GOLDS:
+                self.golds.clear()
+            self.golds[key] = why
+            if why:
+                log(f"bad gold {key}: {why}")
+        if trial := self.trying.pop(key, None):
+            trial.set()
 
 
 def read_golds(data: Any) -> list[str] | str:

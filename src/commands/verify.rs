@@ -16,8 +16,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::commands::open::default_threads;
-use crate::field::FieldError;
-use crate::reward::{Ruling, Spec, Verifier};
+use crate::field::{self, FieldError};
+use crate::reward::{Ruling, Spec, Verifier, math};
 use crate::verify::{Answer, KINDS, Question, Reference};
 
 use rows::Rows;
@@ -32,9 +32,10 @@ const ROWS_WITH_BAR: usize = 3000;
 ///   adaroll verify --gold 72 --response 'So it is \boxed{72}.'
 ///   adaroll verify --gold '\frac{1}{2}' --response 'Answer: 0.5' --explain
 ///   adaroll verify --gold B --kind choice --response 'The answer is (B).'
-///   adaroll verify --gold '^\d+$' --kind regex --option ignore_case=true --response - < answer.txt
+///   adaroll verify --gold '^\d+$' --kind regex --response - < answer.txt
+///   adaroll verify --reward '{"kind": "format", "mark": "boxed"}' --response - < answer.txt
 /// Prints the verdict, where the answer was found and what decided, and the answer:
-///   correct  (boxed/number)  extracted: 72
+///   correct  (boxed/identical)  extracted: 72
 /// Exit status 0 for correct, 1 for anything else, 2 where the arguments or the gold cannot be used.
 ///
 /// A file of them, one JSON object a line:
@@ -51,8 +52,11 @@ const ROWS_WITH_BAR: usize = 3000;
 #[command(verbatim_doc_comment)]
 pub struct VerifyArgs {
     /// The reference answer; a pattern for regex, a JSON schema for json.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present = "file", conflicts_with = "file")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present_any = ["file", "reward"], conflicts_with = "file")]
     pub gold: Option<String>,
+    /// A whole reward, as a job takes it, in place of --gold, --kind and the options; of a file's rows, those that have no gold.
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["gold", "kind", "option", "lenient", "text"])]
+    pub reward: Option<String>,
     /// The response to judge; - reads standard input.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present = "file", conflicts_with = "file")]
     pub response: Option<String>,
@@ -109,10 +113,10 @@ pub struct Told {
 impl VerifyArgs {
     /// Judges. Lines for programs go to `out`; `progress` hears of rows that are done, of how many, where the file is large.
     pub fn run(&self, out: &mut dyn Write, progress: &dyn Fn(u64, u64)) -> Result<Told, VerifyError> {
-        match (&self.gold, &self.response, &self.file) {
-            (_, _, Some(file)) => self.run_file(file, out, progress),
-            (Some(gold), Some(response), None) => self.run_one(gold, response, out),
-            _ => Err(VerifyError::Input("give --gold and --response, or --file".into())),
+        match (&self.response, &self.file) {
+            (_, Some(file)) => self.run_file(file, out, progress),
+            (Some(response), None) => self.run_one(response, out),
+            (None, None) => Err(VerifyError::Input("give --gold and --response, or --file".into())),
         }
     }
 
@@ -146,8 +150,20 @@ impl VerifyArgs {
         VerifyError::Input(format!("{argument} {}", error.problem))
     }
 
-    fn run_one(&self, gold: &str, response: &str, out: &mut dyn Write) -> Result<Told, VerifyError> {
-        let reference = Reference { gold: Some(gold.into()), kind: Some(self.kind.clone()), options: Some(self.options()?), reward: None };
+    /// What the arguments hold responses against, with this gold.
+    fn reference(&self, gold: Option<&str>) -> Result<Reference, VerifyError> {
+        if let Some(reward) = &self.reward {
+            let reward = serde_json::from_str(reward).map_err(|error| {
+                VerifyError::Input(format!("--reward is not JSON: {error}; quote it for the shell: '{{\"kind\": \"math\", ...}}'"))
+            })?;
+            return Ok(Reference { reward: Some(reward), ..Reference::default() });
+        }
+        let (gold, kind) = (gold.map(Value::from), Some(self.kind.clone()));
+        Ok(Reference { gold, kind, options: Some(self.options()?), reward: None })
+    }
+
+    fn run_one(&self, response: &str, out: &mut dyn Write) -> Result<Told, VerifyError> {
+        let reference = self.reference(self.gold.as_deref())?;
         let question = reference.read().map_err(Self::argument)?;
         let response = match response {
             "-" => text_of(Path::new("-"))?,
@@ -159,7 +175,7 @@ impl VerifyArgs {
             Ruling::Wrong | Ruling::NoAnswer | Ruling::Limit => 1,
             Ruling::BadGold => 2,
         };
-        let steps = if self.explain { explain(gold, &question, &response, &answer) } else { Vec::new() };
+        let steps = if self.explain { explain(&question, &response, &answer) } else { Vec::new() };
         if self.json {
             let line = Line { explain: self.explain.then_some(&steps), ..Line::new(None, &answer) };
             writeln!(out, "{}", line.text()?)?;
@@ -177,10 +193,9 @@ impl VerifyArgs {
     }
 
     fn run_file(&self, path: &Path, out: &mut dyn Write, progress: &dyn Fn(u64, u64)) -> Result<Told, VerifyError> {
-        let options = self.options()?;
-        // What is wrong with the arguments is no line's fault. The gold stands for any.
+        // What is wrong with the arguments is no line's fault. This gold stands for any.
         let any = if self.kind == "json" { "{}" } else { "1" };
-        let usual = Reference { gold: Some(any.into()), kind: Some(self.kind.clone()), options: Some(options), reward: None };
+        let usual = self.reference(Some(any))?;
         usual.clone().read().map_err(Self::argument)?;
         let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
         let text = text_of(path)?;
@@ -290,11 +305,8 @@ fn sentence(answer: &Answer) -> String {
 }
 
 /// How a verdict came about, a line a step.
-fn explain(gold: &str, question: &Question, response: &str, answer: &Answer) -> Vec<String> {
-    let mut steps = vec![format!("gold: {gold:?}")];
-    if let Some(spec) = question.spec() {
-        steps.push(in_force(spec, question.gold_field()));
-    }
+fn explain(question: &Question, response: &str, answer: &Answer) -> Vec<String> {
+    let mut steps: Vec<String> = question.spec().map(|spec| in_force(spec, question.gold_field())).into_iter().flatten().collect();
     steps.push(format!("response: {} characters", response.chars().count()));
     match question.compile() {
         Err(bad) => steps.push(format!("the gold cannot be used: {bad}")),
@@ -309,24 +321,36 @@ fn explain(gold: &str, question: &Question, response: &str, answer: &Answer) -> 
     steps
 }
 
-/// The kind of a reward and its fields, those with defaults too.
-fn in_force(spec: &Spec, gold_field: Option<&str>) -> String {
-    let fields = serde_json::to_value(spec).unwrap_or_default();
+/// The gold, the kind of its reward and all options, those with defaults too.
+fn in_force(spec: &Spec, gold_field: Option<&str>) -> Vec<String> {
+    let mut fields = serde_json::to_value(spec).unwrap_or_default();
+    // Written are those that were given.
+    if let (Spec::Math { options, .. }, Some(fields)) = (spec, fields.as_object_mut())
+        && let Ok(options) = field::parse::<math::Options>(&Value::Object(options.clone()))
+        && let Ok(Value::Object(options)) = serde_json::to_value(options)
+    {
+        fields.extend(options);
+    }
+    let gold = gold_field.and_then(|gold_field| fields.get(gold_field)).map(|gold| format!("gold: {gold}"));
     let options = fields.as_object().into_iter().flatten().filter(|(name, _)| *name != "kind" && Some(name.as_str()) != gold_field);
     let options: Vec<String> = options.map(|(name, value)| format!("{name}={value}")).collect();
-    let kind = fields.get("kind").and_then(Value::as_str).unwrap_or("?").to_owned();
-    if options.is_empty() { format!("kind: {kind}, which has no options") } else { format!("kind: {kind}; options: {}", options.join(" ")) }
+    let options = if options.is_empty() { "none".to_owned() } else { options.join(" ") };
+    let kind = fields.get("kind").and_then(Value::as_str).unwrap_or("?");
+    gold.into_iter().chain([format!("kind: {kind}"), format!("options: {options}")]).collect()
 }
 
-/// What a verifier does with a response.
+/// What a verifier makes of its gold and does with a response.
 fn how(verifier: &Verifier, _response: &str) -> Vec<String> {
     let step = match verifier {
-        Verifier::Math(_) => "the answer is looked for in the response and compared with the gold as mathematics",
+        Verifier::Math(gold) if gold.is_understood() => return vec![format!("gold as read: {}", gold.text())],
+        Verifier::Math(gold) => return vec![format!("gold as read: {}; it is not understood and only compared as a text", gold.text())],
         Verifier::Exact(_) => "the whole response is compared with the gold",
         Verifier::Regex(_) => "the pattern is looked for in the response",
         Verifier::Choice(_) => "the choice that the response settles on is compared with the gold",
         Verifier::Json(_) => "the response's JSON is held against the schema",
-        Verifier::Webhook(_) | Verifier::Pull { .. } => "nobody is asked",
+        Verifier::Format(_) => "the response's form is looked at",
+        Verifier::Composition(_) => "the parts are judged one after the other; the rule names the one that decided",
+        Verifier::Length(_) | Verifier::Webhook(_) | Verifier::Pull { .. } => "the text alone does not decide",
     };
     vec![step.into()]
 }

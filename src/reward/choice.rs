@@ -4,8 +4,12 @@
 //! the last choice that stands alone counts: as the text's last word, on a line of its own, or as the first thing of a one-line answer
 //! ("B. Paris"). Where two are named at once ("A or B") or the choice is denied ("not B"), none is clear: that is no answer.
 
+use std::sync::LazyLock;
+
 use regex::{Regex, RegexBuilder};
 
+use super::math::extract::{Extraction, extract};
+use super::math::{Mark, Options};
 use super::{Found, Ruling, marks, shortened};
 use crate::field::FieldError;
 
@@ -71,7 +75,7 @@ impl Choice {
             answer: position,
             choices: choices.to_vec(),
             marked: build(format!(r"{edge}{marks}{edge}{close}[ \t\r\n]*{verbs}[:=]?{open}{again}{open}{choice}{another}"))?,
-            called_right: build(format!(r"{choice}{close}[ \t\r\n]+is[ \t\r\n]+(?:the[ \t\r\n]+)?(?:correct|right){edge}"))?,
+            called_right: build(format!(r"{choice}{close}[ \t\r\n]+is[ \t\r\n]+(?:the[ \t\r\n]+)?(?:correct|right|valid){edge}"))?,
             alone: build(format!(r"^{open}{choice}{close}[.:]?{close}[ \t\r\n]*$"))?,
             first: build(format!(r"\A{open}{choice}{close}[.):,]"))?,
             last_word: build(format!(r"(?:\A|(?P<before>[^ \t\r\n]+)[ \t\r\n]){open}{choice}[ \t\r\n)\]}}*_$`'\x22\\.,;:!?]*\z"))?,
@@ -96,7 +100,8 @@ impl Choice {
         });
         let marked = self.marks(text).map(|(at, choice)| (at, (choice, "choice/marked")));
         let last = boxed.into_iter().chain(marked).max_by_key(|(at, _)| *at);
-        last.map(|(_, found)| found).or_else(|| Some((self.lone(text)?, "choice/lone")))
+        let last = last.map(|(_, found)| found).or_else(|| Some((self.tagged(text)?, "choice/marked")));
+        last.or_else(|| Some((self.lone(text)?, "choice/lone")))
     }
 
     /// Marked choices and where they stand.
@@ -114,6 +119,15 @@ impl Choice {
             Some((choice.start(), self.named(choice.as_str(), false)?))
         });
         marked.chain(called_right)
+    }
+
+    /// The choice in `<answer>...</answer>`, behind `####`, or behind a phrase in another language.
+    fn tagged<'a>(&'a self, text: &str) -> Option<&'a str> {
+        static SEARCH: LazyLock<Options> =
+            LazyLock::new(|| Options { marks: vec![Mark::AnswerTag, Mark::Hashes, Mark::Phrase], ..Options::default() });
+        let Extraction::Found(found) = extract(text, &SEARCH) else { return None };
+        let at = self.alone.captures(&found.text).or_else(|| self.first.captures(&found.text))?;
+        self.named(at.name("choice")?.as_str(), true)
     }
 
     /// The last choice that stands alone.

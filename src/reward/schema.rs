@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use jsonschema::{PatternOptions, Validator};
+use jsonschema::error::ValidationErrorKind;
+use jsonschema::{PatternOptions, ReferencingError, Validator};
 use serde_json::Value;
 
 use super::pattern::COMPILED_BYTES;
@@ -41,6 +42,10 @@ impl Schema {
         let patterns = PatternOptions::regex().size_limit(COMPILED_BYTES).dfa_size_limit(COMPILED_BYTES);
         let validator = jsonschema::options().offline().with_pattern_options(patterns).build(schema);
         validator.map(|validator| Schema(Arc::new(validator))).map_err(|error| {
+            if let ValidationErrorKind::Referencing(ReferencingError::Unretrievable { uri, .. }) = error.kind() {
+                let uri = shortened(uri);
+                return format!("refers to {uri}, which is not looked up; put it under \"$defs\" and refer to \"#/$defs/NAME\"");
+            }
             let reason: String = error.to_string().chars().take(300).collect();
             let place = error.instance_path().to_string();
             format!("cannot be compiled{}: {reason}", if place.is_empty() { place } else { format!(" (at {place})") })

@@ -238,7 +238,7 @@ def bad_requests():
         ("strategy unknown", strategy('{"kind": "luck"}'), 422, "strategy.kind"),
         ("reward missing", b'{"prompts": [{"text": "1"}]}', 422, "prompts[0].reward"),
         ("reward unknown", reward('{"kind": "luck"}'), 422, "prompts[0].reward.kind"),
-        ("a gold that is no number", reward('{"kind": "math", "answer": "many"}'), 422, "prompts[0].reward.answer"),
+        ("a gold that is a placeholder", reward('{"kind": "math", "answer": "todo"}'), 422, "prompts[0].reward.answer"),
         ("a webhook to a host that is not listed", reward('{"kind": "webhook", "url": "http://127.0.0.1:1/"}'), 422, "prompts[0].reward.url"),
         ("a webhook to a file", reward('{"kind": "webhook", "url": "file:///etc/passwd"}'), 422, "prompts[0].reward.url"),
         ("a schema that is none", reward('{"kind": "json", "schema": {"type": "luck"}}'), 422, "prompts[0].reward.schema"),

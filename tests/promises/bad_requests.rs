@@ -75,7 +75,7 @@ async fn every_bad_rollout_request_names_its_field() {
         (with("prompts.1.reward", json!({"kind": "regex", "pattern": "("})), 422, "prompts[1].reward.pattern"),
         (with("prompts.1.reward", json!({"kind": "math"})), 422, "prompts[1].reward.answer"),
         (with("prompts.1.reward", json!({"kind": "math", "answer": 72})), 422, "prompts[1].reward.answer"),
-        (with("prompts.1.reward", json!({"kind": "math", "answer": "many"})), 422, "prompts[1].reward.answer"),
+        (with("prompts.1.reward", json!({"kind": "math", "answer": "todo"})), 422, "prompts[1].reward.answer"),
         (with("prompts.1.reward", json!({"kind": "math", "answer": "1", "strict": true})), 422, "prompts[1].reward.strict"),
         // Sampling.
         (with("sampling.max_tokens", json!(0)), 422, "sampling.max_tokens"),

@@ -79,7 +79,7 @@ fn judge(row: &Row) -> Result<Found, String> {
 fn special(row: &Row) -> Result<Found, String> {
     let reward = match row.form.as_str() {
         "choice" => json!({"kind": "choice", "answer": row.gold}),
-        _ => json!({"kind": "exact", "answer": row.gold, "ignore_case": true, "alphanumeric": true, "mark": "answer_tag"}),
+        _ => json!({"kind": "exact", "answer": row.gold, "ignore_case": true, "letters_and_digits": true, "mark": "answer_tag"}),
     };
     let verifier = Spec::read(&reward).map_err(|e| e.to_string())?.compile().map_err(|e| e.to_string())?;
     verifier.judge(&row.response).found.ok_or_else(|| "nothing found".to_owned())

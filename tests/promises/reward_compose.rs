@@ -268,7 +268,7 @@ fn what_cannot_be_a_part_is_named() {
         assert!(error.problem.contains(problem), "{reward}: {error}");
     }
     // A bad gold is told from a bad field here too.
-    let bad = Spec::read(&inside(json!({"kind": "math", "answer": "many"}))).unwrap().compile().unwrap_err();
+    let bad = Spec::read(&inside(json!({"kind": "math", "answer": "todo"}))).unwrap().compile().unwrap_err();
     assert_eq!(bad.field, "parts[1].parts[0].reward.answer");
     // A grader that may not be asked is found in any depth.
     let error = pool(&Arc::default()).check(&Spec::read(&inside(part("elsewhere"))).unwrap()).unwrap_err();

@@ -1,7 +1,7 @@
 //! Promise: the answer of a response is found where the response gives it, and nowhere else.
 
 use adaroll::reward::math::extract::{Extraction, boxes, extract, gold, gold_in_text};
-use adaroll::reward::math::options::{Mark, Options};
+use adaroll::reward::math::{Mark, Options};
 use proptest::prelude::*;
 
 fn lenient() -> Options {

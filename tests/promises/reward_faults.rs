@@ -84,7 +84,7 @@ impl Judge for Zeros {
 fn body(strategy: &Value) -> Value {
     let prompt = |i: usize| {
         let reward = match i % BAD_GOLD {
-            3 => json!({"kind": "math", "answer": "about 72"}),
+            3 => json!({"kind": "math", "answer": "todo"}),
             _ => json!({"kind": "webhook", "url": "http://good/grade", "timeout_s": 20}),
         };
         let rate = [10, 30, 50, 70, 90][i % 5];
@@ -106,7 +106,7 @@ async fn run(strategy: &Value, attempts: u32, faults: bool, zeros: bool) -> Run 
     let settings = PoolSettings {
         webhook_hosts: vec!["good".into()],
         webhook_attempts: attempts,
-        webhook_batch: 4,
+        webhook_batch: 2,
         webhook_concurrency: 32,
         ..PoolSettings::default()
     };
@@ -154,7 +154,7 @@ fn check(run: &Run) -> u64 {
         let is_bad = position % BAD_GOLD == 3;
         if is_bad {
             assert_eq!((&group["status"], &group["samples"], number("seen")), (&json!("failed"), &json!([]), 0));
-            assert!(group["error"].as_str().unwrap().starts_with("bad gold: reward.answer is \"about 72\""), "{group}");
+            assert!(group["error"].as_str().unwrap().starts_with("bad gold: reward.answer is \"todo\""), "{group}");
         }
         let (mut positive, mut negative, mut failed) = (0u64, 0u64, 0u64);
         let mut rewards = Vec::new();

@@ -243,8 +243,15 @@ fn bad_fields_are_named() {
         (json!({"kind": "json"}), "schema", "is missing"),
         (json!({"kind": "json", "schema": 4}), "schema", "no schema"),
         (json!({"kind": "json", "schema": {"type": "number?"}}), "schema", "cannot be compiled"),
-        (json!({"kind": "json", "schema": {"$ref": "http://127.0.0.1:1/schema"}}), "schema", "cannot be compiled"),
-        (json!({"kind": "json", "schema": {"$ref": "file:///etc/hostname"}}), "schema", "cannot be compiled"),
+        (
+            json!({"kind": "json", "schema": {"$ref": "http://127.0.0.1:1/schema"}}),
+            "schema",
+            "http://127.0.0.1:1/schema, which is not looked up; put it",
+        ),
+        (json!({"kind": "json", "schema": {"$ref": "https://example.org/a.json#/b"}}), "schema", "https://example.org/a.json"),
+        (json!({"kind": "json", "schema": {"items": {"$ref": "other.json"}}}), "schema", "which is not looked up; put it"),
+        (json!({"kind": "json", "schema": {"$ref": "file:///etc/hostname"}}), "schema", "file:///etc/hostname, which is not looked up"),
+        (json!({"kind": "json", "schema": {"$schema": "http://127.0.0.1:1/draft"}}), "schema", "cannot be compiled"),
         (json!({"kind": "json", "schema": {"pattern": "(a"}}), "schema", "cannot be compiled"),
         (json!({"kind": "json", "schema": {"const": "x".repeat(100_000)}}), "schema", "bytes long"),
         (json!({"kind": "webhook"}), "url", "is missing"),
@@ -277,7 +284,8 @@ fn bad_fields_are_named() {
 #[test]
 fn bad_golds_are_told_from_bad_fields() {
     let rows = [
-        (json!({"kind": "math", "answer": "many"}), "not one number"),
+        (json!({"kind": "math", "answer": "todo"}), "is a placeholder"),
+        (json!({"kind": "math", "answer": " "}), "holds no answer"),
         (json!({"kind": "exact", "answer": ""}), "is empty"),
         (json!({"kind": "exact", "answer": " \n"}), "is empty"),
         (json!({"kind": "exact", "answer": "", "trim": false}), "is empty"),

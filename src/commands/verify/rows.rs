@@ -123,15 +123,17 @@ impl<'t> Rows<'t> {
         reader.end().map_err(|error| self.wrong(position, not_json(&error)))?;
         field::refuse_duplicate_keys(line).map_err(|error| self.wrong(position, named(error)))?;
         let Written { id, gold, response, kind, options, reward, expected } = written;
-        let shown = gold.as_ref().or(reward.as_ref()).map_or_else(String::new, shown);
         let id = read_id(id).map_err(|error| self.wrong(position, error))?.unwrap_or_else(|| position.to_string().into());
         let mut reference = Reference { gold, kind, options: options.map(|Object(options)| options), reward };
         let is_usual = reference.kind.is_none() || reference.kind == self.usual.kind;
-        if reference.reward.is_none() && is_usual {
+        if reference.reward.is_none() && reference.gold.is_none() && self.usual.reward.is_some() {
+            reference.reward = self.usual.reward.clone();
+        } else if reference.reward.is_none() && is_usual {
             let mut options = self.usual.options.clone().unwrap_or_default();
             options.extend(reference.options.take().unwrap_or_default());
             reference = Reference { kind: self.usual.kind.clone(), options: Some(options), ..reference };
         }
+        let shown = reference.gold.as_ref().or(reference.reward.as_ref()).map_or_else(String::new, shown);
         let question = reference.read().map_err(|error| self.wrong(position, error))?;
         Ok(Row { id, gold: shown, question, response, expected })
     }

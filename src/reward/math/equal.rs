@@ -1,8 +1,8 @@
 //! Whether two expressions are equal.
 //!
-//! Three ways are tried, from the cheap and certain to the expensive: exact values ([`exact`](mod@super::exact)), identities of rational
-//! functions ([`modular`]), and values at fixed points ([`numeric`]). All work is counted in a [`Budget`], so
-//! the same two expressions always have the same verdict, on any machine and under any load; what would cost more is [`TooLarge`].
+//! Three ways are tried, from the cheap and certain to the expensive: exact values (`exact`), identities of rational functions (`modular`),
+//! and values at fixed points (`numeric`). All work is counted in a [`Budget`], so the same two expressions always have the same verdict, on
+//! any machine and under any load; what would cost more is [`TooLarge`].
 //!
 //! Variables are real numbers. One under an even root, a logarithm or a symbolic power is positive, one that is counted with (n!, a bound of
 //! a sum, the exponent of a negative number) is a natural number. Equal means equal wherever both sides are defined, but for single points.

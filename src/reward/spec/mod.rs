@@ -17,7 +17,7 @@ use wire::{ChoiceFields, ExactFields, Hook, Json, Math, Pull, Regex, fields};
 
 use super::choice::Choice;
 use super::compose::Rule;
-use super::exact::Exact;
+use super::exact::{Exact, Rules};
 use super::format::Form;
 use super::length::Length;
 use super::pattern::Pattern;
@@ -50,10 +50,9 @@ pub enum Spec {
     Exact {
         /// The reference answer.
         answer: String,
-        /// Upper and lower case are the same.
-        ignore_case: bool,
-        /// White space around the answer does not count.
-        trim: bool,
+        /// What counts.
+        #[serde(flatten)]
+        rules: Rules,
     },
     /// `pattern` matches somewhere in the answer. See [`pattern`](super::pattern).
     Regex {
@@ -132,7 +131,7 @@ impl Spec {
         };
         let spec = match kind {
             "math" => fields::<Math>(value).map(|Math { answer, options }| Spec::Math { answer, options }),
-            "exact" => fields::<ExactFields>(value).map(|f| Spec::Exact { answer: f.answer, ignore_case: f.ignore_case, trim: f.trim }),
+            "exact" => fields::<ExactFields>(value).map(|f| Spec::Exact { rules: f.rules(), answer: f.answer }),
             "regex" => fields::<Regex>(value).map(|f| Spec::Regex { pattern: f.pattern, ignore_case: f.ignore_case }),
             "choice" => fields::<ChoiceFields>(value).map(|f| Spec::Choice { answer: f.answer, choices: f.choices }),
             "json" => fields::<Json>(value).map(|Json { schema }| Spec::Json { schema }),
@@ -182,9 +181,7 @@ impl Spec {
                 let options = math_options(options).map_err(|error| BadGold { field: error.path, problem: error.problem })?;
                 math::Gold::new(answer, options).map(|gold| Verifier::Math(Box::new(gold))).map_err(bad("answer"))
             }
-            Spec::Exact { answer, ignore_case, trim } => {
-                Exact::new(answer, *ignore_case, *trim).map(Verifier::Exact).map_err(bad("answer"))
-            }
+            Spec::Exact { answer, rules } => Exact::new(answer, *rules).map(Verifier::Exact).map_err(bad("answer")),
             Spec::Regex { pattern, ignore_case } => Pattern::new(pattern, *ignore_case).map(Verifier::Regex).map_err(bad("pattern")),
             Spec::Choice { answer, choices } => {
                 Choice::check(choices).map_err(|error| BadGold { field: "choices".into(), problem: error.problem })?;

@@ -5,6 +5,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::field::{self, FieldError};
+use crate::reward::exact::Rules;
+use crate::reward::math::Mark;
 
 #[derive(Deserialize)]
 pub(super) struct Math {
@@ -22,6 +24,17 @@ pub(super) struct ExactFields {
     pub(super) ignore_case: bool,
     #[serde(default = "yes")]
     pub(super) trim: bool,
+    #[serde(default)]
+    pub(super) letters_and_digits: bool,
+    #[serde(default)]
+    pub(super) mark: Option<Mark>,
+}
+
+impl ExactFields {
+    pub(super) fn rules(&self) -> Rules {
+        let ExactFields { ignore_case, trim, letters_and_digits, mark, .. } = *self;
+        Rules { ignore_case, trim, letters_and_digits, mark }
+    }
 }
 
 #[derive(Deserialize)]

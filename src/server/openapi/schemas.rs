@@ -147,6 +147,40 @@ fn request(limits: &Limits) -> Value {
     })
 }
 
+/// The names of marks.
+fn marks(description: &str) -> Value {
+    json!({"type": "string", "enum": ["boxed", "hashes", "answer_tag", "phrase", "bold", "whole", "brackets"], "description": description})
+}
+
+/// The fields of a mathematical comparison.
+fn math_fields(answer: Value) -> Value {
+    let flag = |value: bool, description: &str| json!({"type": "boolean", "default": value, "description": description});
+    let rule =
+        |names: &[&str], description: &str| json!({"type": "string", "enum": names, "default": names[0], "description": description});
+    let form = |description: &str| rule(&["accept", "refuse"], description);
+    let default_marks = json!(["boxed", "hashes", "answer_tag", "phrase", "bold", "whole"]);
+    json!({
+        "answer": answer,
+        "lenient": flag(false, "Where nothing marks an answer, the last formula or number is taken."),
+        "gold_in_text": flag(false, "The reference is searched like a response."),
+        "marks": with(json!({"type": "array", "minItems": 1, "items": marks("A mark."), "description": "What marks an answer."}), "default", default_marks),
+        "line_breaks": flag(true, "A formula in a line may hold line breaks."),
+        "compare": rule(&["math", "text"], "As mathematics, or as normalised strings only."),
+        "percent": rule(&["either", "value", "sign"], "What a percent sign on one side alone means: 50% is 50 and 0.5; 0.5 only; 50% only."),
+        "units": rule(&["convert", "ignore", "require"], "Two units must agree after conversion, and a missing one does not matter; none matters; one is wanted where the reference has one."),
+        "list_order": rule(&["any", "same"], "Whether a bare list has an order."),
+        "unreduced_fractions": form("2/4 for 1/2."),
+        "case": rule(&["ignore", "match"], "Upper and lower case of words and choices."),
+        "inequality_as_interval": form("x < 3 for (-inf, 3)."),
+        "list_as_tuple": form("1, 2 or a vector for (1, 2)."),
+        "assignment_as_value": form("5 for x = 5."),
+        "names": rule(&["match", "ignore"], "y = 5 for x = 5, f(y) for f(x)."),
+        "base_as_value": rule(&["refuse", "accept"], "5 for 101_2."),
+        "rounding": rule(&["exact", "gold", "both", "never"], "Which decimals stand for exact values: a reference of 3 significant digits for an exact form, an answer of 12 for an exact reference; besides, a longer decimal that rounds to the reference; besides, a shorter one that the reference rounds to; none."),
+        "tolerance": nullable(json!({"type": "number", "minimum": 0, "exclusiveMaximum": 1, "description": "A relative difference of this size does not matter."}))
+    })
+}
+
 fn rewards() -> Value {
     let kind = |kind: &str, required: &[&str], mut properties: Value, description: &str| {
         properties["kind"] = json!({"type": "string", "const": kind});
@@ -160,8 +194,10 @@ fn rewards() -> Value {
     let choice = json!({"type": "string", "minLength": 1, "description": "One word of letters and digits."});
     json!({
         "Reward": {"description": "How samples are scored; the fields depend on `kind`. A reward may have 16 parts, those of its parts included, and be nested 4 deep.", "oneOf": [
-            kind("math", &["answer"], json!({"answer": answer("A number, as in \"72\", \"-1.5\" or \"3/4\".")}), "1 where the last number of the answer equals this one, else 0."),
+            kind("math", &["answer"], math_fields(answer("The answer, as in \"72\", \"\\frac{3}{4}\", \"x=5\", \"(1,2]\" or \"\\text{east}\"; a solution is searched for its \\boxed{...} or ####.")), "1 where the answer is equivalent to this one, as mathematics, else 0."),
             kind("exact", &["answer"], json!({"answer": answer("The answer."), "ignore_case": ignore_case(),
+                "letters_and_digits": flag(false, "Nothing but letters and digits counts."),
+                "mark": nullable(marks("Where the answer stands. Absent: it is the whole text.")),
                 "trim": flag(true, "White space around the answer does not count.")}), "1 for exactly this answer, else 0."),
             kind("regex", &["pattern"], json!({"pattern": answer("A regular expression."), "ignore_case": ignore_case()}), "1 where it matches somewhere in the answer, else 0."),
             kind("choice", &["answer"], json!({"answer": answer("The right choice."),
