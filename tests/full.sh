@@ -4,7 +4,7 @@
 #
 #   tests/full.sh                  everything
 #   tests/full.sh timing fuzz      only these parts: timing blocks sampler weights kills training learning schedule fuzz warmup api prometheus
-#                                  kernels cuda
+#                                  kernels cuda verifiers
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=("$@")
@@ -42,6 +42,19 @@ run() { echo; echo "== $1"; shift; "$@" 2>&1; }
   if wanted schedule; then run schedule cargo run --release --quiet -- bench schedule --reps 12; fi
   # Damaged headers and configurations, many more cases than in the fast tier.
   if wanted fuzz; then run fuzz env PROPTEST_CASES=40000 cargo test --test promises -- bad_models:: detokenize::; fi
+  # Answers and references from a fuzzer, a minute a target; it wants a nightly compiler and cargo-fuzz (`cargo install cargo-fuzz`).
+  if wanted fuzz; then
+    for target in extract equivalence parse; do
+      run "fuzz $target" sh -c "cd tests/full/fuzz && cargo +nightly fuzz run --fuzz-dir . $target corpus/$target -- -max_total_time=60 -timeout=5"
+    done
+    run "properties of the verifier" env PROPTEST_CASES=20000 cargo test --test promises -- math_properties:: reward_equal:: reward_extract::
+  fi
+  # Verdicts per second beside Math-Verify; the example graders over HTTP.
+  if wanted verifiers; then
+    cargo build --release
+    run verifiers python3 -B tests/full/verifiers.py
+    run graders target/math-verify-0.9.0/bin/python -B tests/full/graders.py
+  fi
   # The demonstration's model made again from its seeds: the committed bytes.
   if wanted warmup; then run warmup cargo test --test promises -- --ignored --nocapture demo_warm::long; fi
   # The HTTP interface against schemathesis and bad requests by hand; and scraped by a real Prometheus. Both on a release build.

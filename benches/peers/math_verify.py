@@ -12,8 +12,9 @@ The gold is put into a LaTeX environment, as Math-Verify wants it: --gold-as box
 functions do) or dollars ($gold$); one that has an environment already stays as it is.
 
 Math-Verify's own limits of time are replaced by one alarm around each verdict (--item-seconds), so that parsing and
-verifying share one limit; a verdict that it ends counts under timeouts and as disagreeing. Prints one line of JSON;
-times are in milliseconds, and of the whole verdict.
+verifying share one limit; a verdict that it ends counts under timeouts and as disagreeing. With --seconds, passes after
+the first find SymPy's caches warm and may be twice as fast: quote a single pass for answers that are all new. Prints
+one line of JSON; times are in milliseconds, and of the whole verdict.
 """
 
 from __future__ import annotations

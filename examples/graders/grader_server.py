@@ -105,7 +105,7 @@ class Grader:
         raise NotImplementedError
 
     async def stop(self) -> None:
-        """Called once, after the last call."""
+        """Called once, after the last call, and where `start` failed."""
 
 
 def core_seconds(pid: int) -> float | None:
@@ -332,8 +332,8 @@ class Server:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await self.grader.start()
         try:
+            await self.grader.start()
             listener = await asyncio.start_server(
                 self._connected, self.settings.host, self.settings.port, backlog=512, limit=MAX_HEAD_BYTES
             )

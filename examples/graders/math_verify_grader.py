@@ -229,7 +229,9 @@ class MathVerify(Grader):
             if told.get("stage") == "answer":
                 self._tried(key, "")
                 told = await self._wait(worker, answer=True)
-            elif told["verdict"] == "bad_gold":
+            elif self.golds.get(key) == "":
+                return failed(f"a gold that was usable before is not now: {told['why']}")
+            else:
                 self._tried(key, told["why"])
             reusable = not (told.get("done") or told.get("killed") or turn.slow) and worker.answers < ANSWERS_PER_WORKER
             return verdict(told["verdict"], extracted=told.get("extracted"), rule=RULE, why=told.get("why"))

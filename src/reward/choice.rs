@@ -126,7 +126,7 @@ impl Choice {
         static SEARCH: LazyLock<Options> =
             LazyLock::new(|| Options { marks: vec![Mark::AnswerTag, Mark::Hashes, Mark::Phrase], ..Options::default() });
         let Extraction::Found(found) = extract(text, &SEARCH) else { return None };
-        let at = self.alone.captures(&found.text).or_else(|| self.first.captures(&found.text))?;
+        let at = self.alone.captures(&found.text)?;
         self.named(at.name("choice")?.as_str(), true)
     }
 

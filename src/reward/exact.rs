@@ -25,8 +25,10 @@ pub struct Rules {
     /// White space around the answer does not count.
     pub trim: bool,
     /// Nothing but letters and digits counts.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub letters_and_digits: bool,
     /// Where the answer stands; the whole text if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mark: Option<Mark>,
 }
 

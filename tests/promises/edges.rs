@@ -149,7 +149,7 @@ async fn every_request_has_an_id_and_a_line_without_secrets() {
     for strange in ["has space", "\"quoted\"", "{}"] {
         assert_eq!(get(Some(strange)).await.len(), 36, "{strange}");
     }
-    let body = job(1, json!({"prompts": [{"text": "SECRET-PROMPT", "reward": {"kind": "math", "answer": "SECRET-GOLD"}}]}));
+    let body = job(1, json!({"prompts": [{"text": "SECRET-PROMPT", "reward": {"kind": "math", "answer": "The answer is SECRET-GOLD"}}]}));
     let response = kit.client.post(format!("{}/v1/rollouts?SECRET-QUERY=1", kit.url)).bearer_auth(ADMIN).json(&body).send().await.unwrap();
     assert_eq!(response.status(), 422);
     kit.client.get(format!("{}/SECRET-PATH", kit.url)).bearer_auth("SECRET-TOKEN-0123456").send().await.unwrap();

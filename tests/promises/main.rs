@@ -67,5 +67,7 @@ mod tiny_model;
 mod tiny_tokenizers;
 mod trainer_parts;
 mod training;
+mod verify_command;
+mod verify_http;
 mod weights;
 mod width;

@@ -200,7 +200,7 @@ async fn refusals_name_the_line_and_nothing_waits_for_ever() {
     let kit = Kit::start(Manner::default()).await;
     let dir = tempfile::tempdir().unwrap();
     let path = write_prompts(dir.path(), 3);
-    let text = std::fs::read_to_string(&path).unwrap().replacen("\"72\"", "\"many\"", 1);
+    let text = std::fs::read_to_string(&path).unwrap().replacen("\"72\"", "\"none\"", 1);
     std::fs::write(&path, format!("\n{text}")).unwrap();
     let refused = run(&command(dir.path(), &kit.url, &[]), Progress::Quiet, std::future::pending()).await.unwrap_err();
     assert!(matches!(refused, RolloutError::Refused { status: 422, .. }));

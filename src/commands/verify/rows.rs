@@ -29,7 +29,7 @@ struct Written {
 
 /// A row that can be judged.
 struct Row {
-    id: Value,
+    id: Option<Value>,
     gold: String,
     question: Question,
     response: String,
@@ -43,6 +43,8 @@ pub struct Judged {
     pub line: usize,
     /// Its id; its position in decimal, from 0, where it has none.
     pub id: Value,
+    /// Whether the row gave the id.
+    pub has_id: bool,
     /// Its gold or reward, for people; long ones are cut.
     pub gold: String,
     /// The verdict.
@@ -103,7 +105,9 @@ impl<'t> Rows<'t> {
         let judge = |position: usize| {
             let Row { id, gold, question, response, expected } = self.read(position)?;
             let answer = question.judge(&response).map_err(|problem| self.wrong(position, problem))?;
-            Ok(Judged { line: self.lines[position].0, id, gold, answer, expected })
+            let has_id = id.is_some();
+            let id = id.unwrap_or_else(|| position.to_string().into());
+            Ok(Judged { line: self.lines[position].0, id, has_id, gold, answer, expected })
         };
         self.in_order(judge, |judged| judged.and_then(&mut each))
     }
@@ -123,7 +127,7 @@ impl<'t> Rows<'t> {
         reader.end().map_err(|error| self.wrong(position, not_json(&error)))?;
         field::refuse_duplicate_keys(line).map_err(|error| self.wrong(position, named(error)))?;
         let Written { id, gold, response, kind, options, reward, expected } = written;
-        let id = read_id(id).map_err(|error| self.wrong(position, error))?.unwrap_or_else(|| position.to_string().into());
+        let id = read_id(id).map_err(|error| self.wrong(position, error))?;
         let mut reference = Reference { gold, kind, options: options.map(|Object(options)| options), reward };
         let is_usual = reference.kind.is_none() || reference.kind == self.usual.kind;
         if reference.reward.is_none() && reference.gold.is_none() && self.usual.reward.is_some() {

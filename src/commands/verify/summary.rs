@@ -133,10 +133,10 @@ fn list(f: &mut fmt::Formatter<'_>, title: &str, rows: &[Judged], all: u64) -> f
     let first = if (rows.len() as u64) < all { format!("the first {} of {all}", rows.len()) } else { all.to_string() };
     write!(f, "\n\n{title} ({first}):")?;
     for row in rows {
-        let id = row.id.as_str().map_or_else(|| row.id.to_string(), str::to_owned);
+        let id = if row.has_id { format!("  {}", row.id.as_str().map_or_else(|| row.id.to_string(), short)) } else { String::new() };
         let extracted = row.answer.extracted.as_deref().map_or_else(|| "nothing".to_owned(), |text| format!("{:?}", short(text)));
         let rule = short(&row.answer.rule);
-        write!(f, "\n  line {}  {id}  {} ({rule})  {extracted}, gold {:?}", row.line, row.answer.ruling.name(), row.gold)?;
+        write!(f, "\n  line {}{id}  {} ({rule})  {extracted}, gold {:?}", row.line, row.answer.ruling.name(), row.gold)?;
         if let Some(expected) = row.expected {
             write!(f, ", expected {}", if expected { "correct" } else { "not correct" })?;
         }

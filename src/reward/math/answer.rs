@@ -5,7 +5,7 @@
 use num_bigint::BigInt;
 use num_traits::{ToPrimitive, Zero};
 
-use super::expr::{Expr, Function, TooLarge};
+use super::expr::{Constant, Expr, Function, TooLarge};
 use super::lex::{Lexeme, Token};
 use super::parse::{Failure, closing, expression};
 use super::units::unit;
@@ -93,7 +93,88 @@ type Read = Result<Answer, TooLarge>;
 
 /// What the tokens are.
 pub fn answer(tokens: &[Lexeme]) -> Read {
-    read(tokens, 0)
+    if let Some(option) = named_option(tokens) {
+        return Ok(option);
+    }
+    let tokens = without_introduction(tokens);
+    match outward_brackets(tokens) {
+        Some(turned) => read(&turned, 0),
+        None => read(tokens, 0),
+    }
+}
+
+/// The words of a token that is one.
+fn word_of(lexeme: &Lexeme) -> Option<&str> {
+    match &lexeme.token {
+        Token::Word(word) | Token::Text(word) => Some(word),
+        _ => None,
+    }
+}
+
+/// `\text{Option B}`: one text that names an option.
+fn named_option(tokens: &[Lexeme]) -> Option<Answer> {
+    let [Lexeme { token: Token::Text(text), .. }] = tokens else { return None };
+    let text = text.trim().trim_end_matches('.');
+    let (said, letter) = text.rsplit_once(' ')?;
+    let letter = letter.trim_matches(['(', ')']);
+    let options = ["option", "choice", "answer", "answer is", "the answer is", "answer:"];
+    let one = letter.len() == 1 && letter.starts_with(|c: char| matches!(c, 'A'..='J'));
+    (one && options.contains(&said.trim().to_lowercase().as_str()))
+        .then(|| Answer::Quantity(Quantity { value: Expr::symbol(letter), percent: false, unit: None }))
+}
+
+/// Without "The answer is" or "Option" ahead of the answer.
+fn without_introduction(tokens: &[Lexeme]) -> &[Lexeme] {
+    let mut said = String::new();
+    let mut best = tokens;
+    for (at, lexeme) in tokens.iter().enumerate().take(6) {
+        let Some(word) = word_of(lexeme) else { break };
+        said.push_str(&word.to_lowercase());
+        said.push(' ');
+        let rest = &tokens[at + 1..];
+        let plain = said.trim().trim_end_matches(':').trim_end();
+        let plain = plain.strip_prefix("the ").unwrap_or(plain);
+        let plain = plain.strip_prefix("final ").or_else(|| plain.strip_prefix("correct ")).unwrap_or(plain);
+        let rest = match rest {
+            [colon, rest @ ..] if symbol(colon, ':') => rest,
+            _ => rest,
+        };
+        let one_letter = |tokens: &[Lexeme]| {
+            let kept: Vec<_> =
+                tokens.iter().filter(|l| !matches!(l.token, Token::Open('(') | Token::Close(')') | Token::Symbol('.'))).collect();
+            matches!(kept.as_slice(), [Lexeme { token: Token::Letter('A'..='J'), .. }])
+        };
+        // `\text{Area: } 18`
+        let labelled = word.ends_with(':') && !word.contains(|c: char| c.is_ascii_digit());
+        if !rest.is_empty() && (labelled || matches!(plain, "answer" | "answer is" | "answer is:" | "result is"))
+            || (matches!(plain, "option" | "choice" | "answer is option" | "answer is choice") && one_letter(rest))
+        {
+            best = rest;
+        }
+    }
+    best
+}
+
+/// `]a, b[` as `(a, b)`: brackets that are turned outward are open ends. Nothing where there are none.
+fn outward_brackets(tokens: &[Lexeme]) -> Option<Vec<Lexeme>> {
+    let between = |lexeme: &Lexeme| matches!(lexeme.token, Token::Symbol('∪' | '∩' | '∖' | '∈' | '='));
+    let begins = |at: usize| at == 0 || between(&tokens[at - 1]);
+    let ends = |at: usize| tokens.get(at + 1).is_none_or(between);
+    let turned = |at: usize| match tokens[at].token {
+        Token::Close(']') => begins(at),
+        Token::Open('[') => at > 0 && ends(at),
+        _ => false,
+    };
+    let pair = tokens.iter().any(|lexeme| matches!(lexeme.token, Token::Symbol(',' | ';')));
+    (pair && (0..tokens.len()).any(turned)).then(|| {
+        let mut all = tokens.to_vec();
+        for (at, lexeme) in all.iter_mut().enumerate() {
+            if turned(at) {
+                lexeme.token = if tokens[at].token == Token::Close(']') { Token::Open('(') } else { Token::Close(')') };
+            }
+        }
+        all
+    })
 }
 
 fn opaque(tokens: &[Lexeme]) -> Answer {
@@ -154,7 +235,12 @@ fn trimmed(mut tokens: &[Lexeme]) -> &[Lexeme] {
             [rest @ .., last] if matches!(last.token, Token::Symbol(',' | ';' | '.' | ':' | '*' | '?' | '&' | '∖') | Token::Row) => {
                 tokens = rest
             }
-            [Lexeme { token: Token::GroupOpen, .. }, Lexeme { token: Token::GroupClose, .. }, rest @ ..] => tokens = rest,
+            // `{}_{10}C_{3}` has something to say.
+            [Lexeme { token: Token::GroupOpen, .. }, Lexeme { token: Token::GroupClose, .. }, rest @ ..]
+                if !rest.first().is_some_and(|next| matches!(next.token, Token::Symbol('_' | '^'))) =>
+            {
+                tokens = rest
+            }
             [rest @ .., Lexeme { token: Token::GroupOpen, .. }, Lexeme { token: Token::GroupClose, .. }] => tokens = rest,
             _ => return tokens,
         }
@@ -165,12 +251,21 @@ fn read(tokens: &[Lexeme], depth: usize) -> Read {
     if depth > DEPTH {
         return Err(TooLarge("the answer nests deeper than 12 lists"));
     }
-    let tokens = trimmed(tokens);
+    let tokens = without_domain(trimmed(tokens));
     if tokens.is_empty() {
         return Ok(opaque(tokens));
     }
     if let Some(special) = clock(tokens).or_else(|| date(tokens)) {
         return Ok(special);
+    }
+    if let Some(pairs) = adjacent(tokens, depth)? {
+        return Ok(pairs);
+    }
+    if let Some(lines) = braced_lines(tokens) {
+        return matrix("cases", lines, depth);
+    }
+    if let Some(quantity) = compound(tokens) {
+        return Ok(Answer::Quantity(quantity));
     }
     if let Some(plus_minus) = both_signs(tokens, depth)? {
         return Ok(plus_minus);
@@ -188,6 +283,35 @@ fn read(tokens: &[Lexeme], depth: usize) -> Read {
         return Ok(enclosed);
     }
     single(tokens, depth)
+}
+
+/// `(1, 2) (3, 4)`: tuples side by side are a list, for they have no product.
+fn adjacent(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
+    let mut pairs = Vec::new();
+    let mut rest = tokens;
+    while let Some(first) = rest.first() {
+        if first.token != Token::Open('(') || pairs.len() >= ITEMS {
+            return Ok(None);
+        }
+        let Some(end) = closing(rest, 0) else { return Ok(None) };
+        if outside(&rest[1..end], |t| *t == Token::Symbol(',')).is_empty() {
+            return Ok(None);
+        }
+        pairs.push(&rest[..=end]);
+        rest = &rest[end + 1..];
+    }
+    if pairs.len() < 2 {
+        return Ok(None);
+    }
+    Ok(Some(Answer::List(pairs.into_iter().map(|pair| read(pair, depth + 1)).collect::<Result<_, _>>()?)))
+}
+
+/// `\left\{\begin{array}{l} ... \end{array}\right.`: lines behind one brace.
+fn braced_lines(tokens: &[Lexeme]) -> Option<&[Lexeme]> {
+    let [Lexeme { token: Token::Open('{'), .. }, rest @ ..] = tokens else { return None };
+    let Token::Begin(environment) = &rest.first()?.token else { return None };
+    let lines = ["array", "aligned", "matrix", "align", "gathered"].contains(&environment.as_str());
+    (lines && closing(rest, 0)? + 1 == rest.len()).then(|| &rest[1..rest.len() - 1])
 }
 
 /// `a ± b` is a + b and a - b; all signs together.
@@ -233,9 +357,10 @@ fn list(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
     let mut items = Vec::new();
     let mut pieces = Vec::new();
     let mut all_lists = true;
-    for piece in split(tokens, &outer) {
+    for (at, piece) in split(tokens, &outer).into_iter().enumerate() {
         let piece = trimmed(piece);
-        if piece.is_empty() {
+        // "x = k pi, k in Z"
+        if piece.is_empty() || (at > 0 && is_domain(piece, &tokens[..outer[at - 1]])) {
             continue;
         }
         all_lists &= !outside(piece, |t| *t == Token::Symbol(',')).is_empty();
@@ -256,10 +381,93 @@ fn list(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
     match items.len() {
         0 => Ok(Some(opaque(tokens))),
         1 => Ok(items.pop()),
+        // "(-inf, -1), (1, inf)": where there are infinite ends the pairs are intervals, and all of them one set.
+        _ if items.iter().all(is_pair) && items.iter().any(is_unbounded) && depth == 0 => {
+            let united = items.into_iter().reduce(|all, item| Answer::Combination('∪', Box::new(all), Box::new(item)));
+            Ok(Some(united.unwrap_or_else(|| opaque(tokens))))
+        }
         // Prose with a comma in it is prose.
         _ if items.iter().all(|item| matches!(item, Answer::Words(..))) => Ok(Some(words(tokens).unwrap_or(Answer::List(items)))),
         _ => Ok(Some(Answer::List(items))),
     }
+}
+
+fn is_pair(item: &Answer) -> bool {
+    matches!(item, Answer::Delimited { open: '(' | '[', close: ')' | ']', items } if items.len() == 2)
+}
+
+/// Whether a pair has an infinite end, and so is an interval.
+fn is_unbounded(item: &Answer) -> bool {
+    let infinite = |item: &Answer| match item {
+        Answer::Quantity(Quantity { value: Expr::Constant(Constant::Infinity), .. }) => true,
+        Answer::Quantity(Quantity { value: Expr::Product(factors), .. }) => factors.contains(&Expr::Constant(Constant::Infinity)),
+        _ => false,
+    };
+    matches!(item, Answer::Delimited { items, .. } if items.iter().any(infinite))
+}
+
+/// Whether it says of a letter that is used `before` that it stands for any integer: `k \in \mathbb{Z}`.
+fn is_domain(tokens: &[Lexeme], before: &[Lexeme]) -> bool {
+    let tokens = match tokens {
+        [open, inside @ .., close] if open.token == Token::Open('(') && close.token == Token::Close(')') => inside,
+        [first, rest @ ..] if word_of(first).is_some_and(|word| ["where", "for", "with"].contains(&word.to_lowercase().as_str())) => rest,
+        _ => tokens,
+    };
+    let [Lexeme { token: Token::Letter(letter), .. }, belongs, set] = tokens else { return false };
+    let named = Token::Letter(*letter);
+    // What is restricted must not be what the answer is about.
+    let used = before.iter().skip(1).any(|lexeme| lexeme.token == named) && before.first().is_some_and(|first| first.token != named);
+    symbol(belongs, '∈') && letter_set(std::slice::from_ref(set)).as_deref() == Some("Z") && used
+}
+
+/// Z, R and their like where a set is meant, in whatever font.
+fn letter_set(tokens: &[Lexeme]) -> Option<String> {
+    match tokens {
+        [Lexeme { token: Token::Letter(letter @ ('Z' | 'R' | 'N' | 'Q' | 'C')), .. }] => Some(letter.to_string()),
+        [Lexeme { token: Token::Command(name), .. }] => name.strip_prefix("mathbb ").map(str::to_owned),
+        _ => None,
+    }
+}
+
+/// What stands ahead of "for all x in R", "for every real x" or `(k \in \mathbb{Z})`: what holds for all numbers needs no such words.
+fn without_domain(tokens: &[Lexeme]) -> &[Lexeme] {
+    let variable = |lexeme: &Lexeme| matches!(lexeme.token, Token::Letter(_));
+    for at in 1..tokens.len() {
+        let rest = &tokens[at..];
+        if is_domain(rest, &tokens[..at]) && rest.len() > 3 {
+            return &tokens[..at];
+        }
+        let mut said = String::new();
+        let mut length = 0;
+        for lexeme in rest {
+            match &lexeme.token {
+                Token::Word(word) | Token::Text(word) => {
+                    said.push_str(&word.to_lowercase());
+                    said.push(' ');
+                }
+                Token::Command(name) if name == "forall" && said.is_empty() => said.push_str("for all "),
+                _ => break,
+            }
+            length += 1;
+        }
+        let said = said.trim().trim_start_matches(['(', ',']).trim();
+        let all = ["for all", "for any", "for every", "for each", "for all real", "for any real", "for every real", "for all real numbers"];
+        let over_integers = ["for integer", "for any integer", "for all integers", "for integers", "where k is an integer"];
+        if !all.contains(&said) && !over_integers.contains(&said) {
+            continue;
+        }
+        let whole = match &rest[length..] {
+            [of] => variable(of),
+            [of, belongs, set] if !said.contains("integer") => {
+                variable(of) && symbol(belongs, '∈') && matches!(letter_set(std::slice::from_ref(set)).as_deref(), Some("R" | "Z"))
+            }
+            _ => false,
+        };
+        if whole {
+            return trimmed(&tokens[..at]);
+        }
+    }
+    tokens
 }
 
 /// Equations, inequalities, membership.
@@ -268,7 +476,27 @@ fn related(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> 
     if let Some(last) = outside(tokens, |t| *t == Token::Symbol('⇒')).last() {
         tokens = &tokens[last + 1..];
     }
-    let relation = |t: &Token| matches!(t, Token::Symbol('=' | '<' | '>' | '≤' | '≥' | '≠' | '≈' | '∈'));
+    // `x \mapsto x^2`, `f : x \mapsto x^2`
+    if let Some(arrow) = outside(tokens, |t| *t == Token::Command("mapsto".into())).first().copied() {
+        let value = read(&tokens[arrow + 1..], depth + 1)?;
+        return Ok(Some(match &tokens[..arrow] {
+            [Lexeme { token: Token::Letter(_), .. }] => value,
+            [Lexeme { token: Token::Letter(name), .. }, colon, Lexeme { token: Token::Letter(_), .. }] if symbol(colon, ':') => {
+                let function = Answer::Quantity(Quantity { value: Expr::symbol(name.to_string()), percent: false, unit: None });
+                Answer::Equals { name: Some(name.to_string()), sides: vec![function, value] }
+            }
+            _ => opaque(tokens),
+        }));
+    }
+    // `f(x) \equiv 0`; a congruence is no equation.
+    let congruence =
+        tokens.iter().any(|lexeme| matches!(&lexeme.token, Token::Command(name) if name == "pmod" || name == "bmod" || name == "mod"));
+    if congruence && let Some(residue) = congruent(tokens)? {
+        return Ok(Some(residue));
+    }
+    let relation = |t: &Token| {
+        matches!(t, Token::Symbol('≡')) && !congruence || matches!(t, Token::Symbol('=' | '<' | '>' | '≤' | '≥' | '≠' | '≈' | '∈'))
+    };
     let mut at = outside(tokens, relation);
     let is = |at: usize, c: char| symbol(&tokens[at], c);
     // `x = 1/3 ≈ 0.33`: what is exact counts.
@@ -293,11 +521,15 @@ fn related(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> 
         .collect();
     let parts = split(tokens, &at);
     if relations.len() == 1 && relations[0] == '∈' {
-        return Ok(Some(Answer::Member(Box::new(read(parts[1], depth + 1)?))));
+        let set = match letter_set(parts[1]) {
+            Some(name) => Answer::Named(name),
+            None => read(parts[1], depth + 1)?,
+        };
+        return Ok(Some(Answer::Member(Box::new(set))));
     }
-    if relations.iter().all(|c| matches!(c, '=' | '≈')) {
+    if relations.iter().all(|c| matches!(c, '=' | '≈' | '≡')) {
         let sides = parts.iter().map(|part| read(part, depth + 1)).collect::<Result<Vec<_>, _>>()?;
-        let name = name(&sides[0], parts[0]);
+        let name = name(&sides[0]);
         return Ok(Some(Answer::Equals { name, sides }));
     }
     let mut terms = Vec::new();
@@ -313,8 +545,47 @@ fn related(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> 
     Ok(Some(opaque(tokens)))
 }
 
+/// `n \equiv 1 \pmod{4}`, `1 \pmod{4}`: the residue, as a function of its modulus, named as an equation's first side is.
+fn congruent(tokens: &[Lexeme]) -> Result<Option<Answer>, TooLarge> {
+    let modulus = |token: &Token| matches!(token, Token::Command(name) if name == "pmod" || name == "bmod" || name == "mod");
+    let equivalent = outside(tokens, |t| matches!(t, Token::Symbol('≡'))).first().copied();
+    let mut ahead = equivalent.map_or(0, |at| at + 1);
+    let left = &tokens[..ahead.saturating_sub(1)];
+    let right = &tokens[ahead..];
+    // `1 (mod 4)`
+    let marks = tokens.iter().rposition(|lexeme| modulus(&lexeme.token));
+    let Some(mark) = marks.filter(|mark| *mark > ahead) else { return Ok(None) };
+    ahead = mark - ahead;
+    let (mut value, mut of) = (&right[..ahead], &right[ahead + 1..]);
+    let is_pmod = tokens[mark].token == Token::Command("pmod".into());
+    if let ([before @ .., open], [inside @ .., close]) = (value, of)
+        && open.token == Token::Open('(')
+        && close.token == Token::Close(')')
+    {
+        (value, of) = (before, inside);
+    } else if !is_pmod && equivalent.is_none() {
+        // `17 \bmod 5` is a number.
+        return Ok(None);
+    }
+    let (Some(value), Some(of)) = (parsed(value)?, parsed(of)?) else { return Ok(None) };
+    let reduced = match (value.as_number(), of.as_number()) {
+        (Some(value), Some(of)) if value.is_integer() && of.is_integer() && !of.is_zero() => {
+            Expr::integer(num_integer::Integer::mod_floor(value.numer(), of.numer()))
+        }
+        _ => value,
+    };
+    let residue = Answer::Quantity(Quantity { value: Expr::Unknown("mod".into(), vec![reduced, of]), percent: false, unit: None });
+    if left.is_empty() {
+        return Ok(Some(residue));
+    }
+    let Some(of) = parsed(left)? else { return Ok(None) };
+    let first = Answer::Quantity(Quantity { value: of, percent: false, unit: None });
+    let name = name(&first);
+    Ok(Some(Answer::Equals { name, sides: vec![first, residue] }))
+}
+
 /// The name that an equation's first side is, if it is no more than that. What a function is of does not belong to its name.
-fn name(side: &Answer, tokens: &[Lexeme]) -> Option<String> {
+fn name(side: &Answer) -> Option<String> {
     fn expression_name(expression: &Expr) -> Option<String> {
         match expression {
             Expr::Symbol(name) => Some(name.clone()),
@@ -333,17 +604,34 @@ fn name(side: &Answer, tokens: &[Lexeme]) -> Option<String> {
                     .collect();
                 names.map(|names| names.concat())
             }
+            // `\cos A`, `\log_a b`, `f^{-1}(2)` and their powers: values that are asked for.
+            Expr::Apply(
+                Function::Sin
+                | Function::Cos
+                | Function::Tan
+                | Function::Cot
+                | Function::Sec
+                | Function::Csc
+                | Function::Ln
+                | Function::Log
+                | Function::SumOver
+                | Function::ProductOver,
+                _,
+            ) => Some(format!("{expression:?}")),
+            Expr::Power(base, exponent) if exponent.as_number().is_some() && matches!(**base, Expr::Apply(..)) => {
+                expression_name(base).map(|name| format!("{name}^{exponent:?}"))
+            }
             _ => None,
         }
     }
     match side {
         // "e = 5" would be a name too; pi is none.
         Answer::Quantity(quantity) if !quantity.percent => match &quantity.value {
-            Expr::Constant(super::expr::Constant::Pi | super::expr::Constant::Infinity) => None,
+            Expr::Constant(Constant::Pi | Constant::Infinity) => None,
             value => expression_name(value),
         },
         Answer::Delimited { items, .. } | Answer::List(items) => {
-            let names: Option<Vec<_>> = items.iter().map(|item| name(item, tokens)).collect();
+            let names: Option<Vec<_>> = items.iter().map(name).collect();
             names.map(|names| names.join(","))
         }
         Answer::Ratio(items) => {
@@ -351,6 +639,7 @@ fn name(side: &Answer, tokens: &[Lexeme]) -> Option<String> {
             names.map(|names| names.join(":"))
         }
         Answer::Words(words, _) => Some(words.clone()),
+        Answer::Combination(operation, left, right) => Some(format!("{}{operation}{}", name(left)?, name(right)?)),
         _ => None,
     }
 }
@@ -382,7 +671,11 @@ fn combined(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge>
         Token::Symbol(c) => c,
         _ => '∪',
     };
-    let (left, right) = (read(&tokens[..at], depth_of_union(depth, tokens.len())?)?, read(&tokens[at + 1..], depth + 1)?);
+    let left = match letter_set(&tokens[..at]).filter(|_| operation == '∖') {
+        Some(name) => Answer::Named(name),
+        None => read(&tokens[..at], depth_of_union(depth, tokens.len())?)?,
+    };
+    let right = read(&tokens[at + 1..], depth + 1)?;
     Ok(Some(Answer::Combination(operation, Box::new(left), Box::new(right))))
 }
 
@@ -399,6 +692,15 @@ fn enclosing(tokens: &[Lexeme]) -> Option<usize> {
 
 /// Tuples, intervals, sets, matrices, and what is in a bracket for nothing.
 fn enclosed(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
+    // `P(1, 2)`: a point; a C chooses.
+    if let [Lexeme { token: Token::Letter(letter), .. }, rest @ ..] = tokens
+        && letter.is_ascii_uppercase()
+        && *letter != 'C'
+        && rest.first().is_some_and(|open| open.token == Token::Open('(') && !open.spaced)
+        && enclosing(rest).is_some_and(|end| !outside(&rest[1..end], |t| *t == Token::Symbol(',')).is_empty())
+    {
+        return enclosed(rest, depth);
+    }
     let Some(end) = enclosing(tokens) else { return Ok(None) };
     let inside = &tokens[1..end];
     let commas = outside(inside, |t| matches!(t, Token::Symbol(',' | ';')));
@@ -427,7 +729,9 @@ fn enclosed(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge>
             let bar = outside(inside, |t| matches!(t, Token::Symbol('|' | ':'))).first().copied();
             if let Some(bar) = bar.filter(|bar| (1..=3).contains(bar) && matches!(inside[0].token, Token::Letter(_))) {
                 let condition = read(&inside[bar + 1..], depth + 1)?;
-                if matches!(condition, Answer::Inequality { .. } | Answer::Member(_) | Answer::Equals { .. }) {
+                let inequalities =
+                    matches!(&condition, Answer::List(items) if items.iter().all(|item| matches!(item, Answer::Inequality { .. })));
+                if inequalities || matches!(condition, Answer::Inequality { .. } | Answer::Member(_) | Answer::Equals { .. }) {
                     return Ok(Some(condition));
                 }
                 return Ok(Some(opaque(tokens)));
@@ -435,7 +739,18 @@ fn enclosed(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge>
             Ok(Some(Answer::Set(items()?)))
         }
         (Token::Open(open), Token::Close(close)) if !commas.is_empty() && "([⟨".contains(*open) => {
-            Ok(Some(Answer::Delimited { open: *open, close: *close, items: items()? }))
+            let items = items()?;
+            // `[[1, 2], [3, 4]]`
+            let row = |item: &Answer| match item {
+                Answer::Delimited { open: '[', close: ']', items } => Some(items.clone()),
+                _ => None,
+            };
+            if (*open, *close) == ('[', ']')
+                && let Some(rows) = items.iter().map(row).collect::<Option<Vec<_>>>()
+            {
+                return Ok(Some(Answer::Matrix(rows, false)));
+            }
+            Ok(Some(Answer::Delimited { open: *open, close: *close, items }))
         }
         (Token::Open('('), Token::Close(')')) | (Token::Open('['), Token::Close(']')) if !inside.is_empty() => {
             // A letter in brackets is an option's, and an expression keeps its brackets for the parser; for the rest they say nothing.
@@ -468,7 +783,22 @@ fn matrix(environment: &str, inside: &[Lexeme], depth: usize) -> Read {
         if count > ITEMS {
             return Err(TooLarge("a matrix of more than 200 entries"));
         }
-        entries.push(split(row, &cells).into_iter().map(|cell| read(cell, depth + 1)).collect::<Result<Vec<_>, _>>()?);
+        let cells = split(row, &cells).into_iter().map(|cell| match trimmed(cell) {
+            // `x & \text{if } x > 0`
+            [first, rest @ ..]
+                if environment == "cases"
+                    && !rest.is_empty()
+                    && word_of(first).is_some_and(|word| ["if", "for", "when"].contains(&word.to_lowercase().as_str())) =>
+            {
+                read(rest, depth + 1)
+            }
+            cell => read(cell, depth + 1),
+        });
+        entries.push(cells.collect::<Result<Vec<_>, _>>()?);
+    }
+    // A system of equations lists its unknowns.
+    if environment == "cases" && entries.len() > 1 && entries.iter().all(|row| matches!(row.as_slice(), [Answer::Equals { .. }])) {
+        return Ok(Answer::List(entries.concat()));
     }
     Ok(match environment {
         "pmatrix" | "bmatrix" | "matrix" | "Bmatrix" | "smallmatrix" | "array" | "psmallmatrix" | "cases" => Answer::Matrix(entries, false),
@@ -497,9 +827,6 @@ fn single(tokens: &[Lexeme], depth: usize) -> Read {
         return Ok(matrix);
     }
     if let Some(quantity) = quantity(tokens)? {
-        return Ok(Answer::Quantity(quantity));
-    }
-    if let Some(quantity) = compound(tokens) {
         return Ok(Answer::Quantity(quantity));
     }
     if let Some(ratio) = ratio(tokens)? {
@@ -574,26 +901,54 @@ fn multiplied(left: &[Vec<Expr>], right: &[Vec<Expr>]) -> Option<Vec<Vec<Expr>>>
     Some(left.iter().map(|row| (0..columns).map(|column| entry(row, column)).collect()).collect())
 }
 
-/// "5 feet 3 inches", "2 hours 30 minutes": the sum, in the first unit.
+/// "5 feet 3 inches", "2 hours and 30 minutes", `60^\circ 30'`: the sum, in the first unit.
 fn compound(tokens: &[Lexeme]) -> Option<Quantity> {
-    if tokens.len() > 8 || !tokens.len().is_multiple_of(2) || tokens.len() < 4 {
+    const PARTS: usize = 9;
+    if tokens.len() > PARTS || tokens.len() < 4 {
+        return None;
+    }
+    if symbol(&tokens[1], '°') {
+        return sexagesimal(tokens);
+    }
+    let tokens: Vec<Lexeme> = tokens.iter().filter(|l| !matches!(l.token, Token::Conjunction | Token::Symbol(','))).cloned().collect();
+    if !tokens.len().is_multiple_of(2) || tokens.len() < 4 {
         return None;
     }
     let mut total = None;
     let mut first = None;
+    let mut larger: Option<num_rational::BigRational> = None;
     for pair in tokens.chunks(2) {
         let [Lexeme { token: Token::Number { value, .. }, .. }, Lexeme { token: Token::Word(word) | Token::Text(word), .. }] = pair else {
             return None;
         };
         let of = unit(word)?;
         let (kind, factor) = first.get_or_insert((of.kind, of.factor())).clone();
-        if kind != of.kind {
+        // Smaller and smaller ones; "5 cm and 3 cm" are two.
+        if kind != of.kind || larger.as_ref().is_some_and(|larger| *larger <= of.factor() || value * of.factor() >= *larger) {
             return None;
         }
+        larger = Some(of.factor());
         total = Some(total.unwrap_or_else(num_rational::BigRational::zero) + value * of.factor() / factor);
     }
     let (Token::Word(word) | Token::Text(word)) = &tokens[1].token else { return None };
     Some(Quantity { value: Expr::Number(total?), percent: false, unit: Some(word.clone()) })
+}
+
+/// `60^\circ 30' 15''`
+fn sexagesimal(tokens: &[Lexeme]) -> Option<Quantity> {
+    let mut total = num_rational::BigRational::zero();
+    let mut rest = tokens;
+    for (place, mark) in [(1, "°"), (60, "'"), (3600, "''")] {
+        let [Lexeme { token: Token::Number { value, .. }, .. }, behind @ ..] = rest else { break };
+        let marks = mark.chars().count();
+        let marked = behind.len() >= marks && behind.iter().zip(mark.chars()).all(|(lexeme, mark)| symbol(lexeme, mark));
+        if !marked || (place > 1 && *value >= BigInt::from(60).into()) {
+            return None;
+        }
+        total += value / BigInt::from(place);
+        rest = &behind[marks..];
+    }
+    rest.is_empty().then(|| Quantity { value: Expr::Number(total), percent: false, unit: Some("°".into()) })
 }
 
 fn named_set(tokens: &[Lexeme]) -> Option<Answer> {
@@ -601,8 +956,11 @@ fn named_set(tokens: &[Lexeme]) -> Option<Answer> {
         [Lexeme { token: Token::Command(name), .. }] if name == "emptyset" => Some(Answer::Set(Vec::new())),
         [Lexeme { token: Token::Command(name), .. }, rest @ ..] => {
             let mut name = name.strip_prefix("mathbb ")?.to_owned();
+            // `R_+` is `R^+`; `Z_2` is no power.
+            let signed = rest.iter().any(|lexeme| matches!(lexeme.token, Token::Symbol('+' | '-')));
             for lexeme in rest {
                 match &lexeme.token {
+                    Token::Symbol('_') => name.push(if signed { '^' } else { '_' }),
                     Token::Symbol(c @ ('^' | '+' | '-' | '*')) => name.push(*c),
                     Token::Number { digits, .. } => name += digits,
                     Token::GroupOpen | Token::GroupClose => {}
@@ -617,12 +975,26 @@ fn named_set(tokens: &[Lexeme]) -> Option<Answer> {
 
 /// `52_8`, `4210_{5}`, `(101)_2`
 fn based(tokens: &[Lexeme]) -> Option<Answer> {
+    // `52 \text{ (base 8)}`, "52 in base 8"
+    if let [Lexeme { token: Token::Number { digits, places: None, .. }, .. }, rest @ ..] = tokens {
+        let rest: Vec<&Lexeme> = rest
+            .iter()
+            .filter(|l| !matches!(l.token, Token::Open('(') | Token::Close(')')) && word_of(l).is_none_or(|word| word != "in"))
+            .collect();
+        if let [base, Lexeme { token: Token::Number { value, places: None, .. }, .. }] = rest.as_slice()
+            && word_of(base).is_some_and(|word| ["base", "in base", "(base"].contains(&word.to_lowercase().as_str()))
+        {
+            let base = value.to_integer().to_u32().filter(|base| (2..=36).contains(base))?;
+            return Some(Answer::Based { digits: digits.clone(), base });
+        }
+    }
     let under = tokens.iter().position(|lexeme| symbol(lexeme, '_'))?;
     let mut digits = String::new();
     for lexeme in &tokens[..under] {
         match &lexeme.token {
             Token::Number { digits: more, .. } => digits += more,
             Token::Letter(letter) if letter.is_ascii_uppercase() && *letter <= 'F' => digits.push(*letter),
+            Token::Text(word) if word.chars().all(|c| matches!(c, 'A'..='F')) => digits += word,
             Token::Open('(') | Token::Close(')') | Token::GroupOpen | Token::GroupClose => {}
             _ => return None,
         }
@@ -647,7 +1019,8 @@ fn based(tokens: &[Lexeme]) -> Option<Answer> {
         },
         _ => return None,
     };
-    let starts = digits.starts_with(|c: char| c.is_ascii_digit());
+    // `B_{12}` is a number of a sequence.
+    let starts = digits.starts_with(|c: char| c.is_ascii_digit()) || (digits.len() > 1 && base > 10);
     ((2..=36).contains(&base) && starts).then_some(Answer::Based { digits, base })
 }
 
@@ -667,6 +1040,9 @@ fn choice(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge> {
             Lexeme { token: Token::Symbol('.' | ':') | Token::Close(')'), .. },
             rest @ ..,
         ] if !rest.is_empty() => (*letter, rest),
+        [letter @ Lexeme { token: Token::Letter('A'..='J'), .. }, Lexeme { token: Token::Close(')'), .. }] => {
+            return read(std::slice::from_ref(letter), depth + 1).map(Some);
+        }
         _ => return Ok(None),
     };
     Ok(Some(Answer::Choice(letter, Box::new(read(rest, depth + 1)?))))
@@ -685,10 +1061,32 @@ fn quantity(tokens: &[Lexeme]) -> Result<Option<Quantity>, TooLarge> {
         kept = tokens.iter().filter(|lexeme| !money(&lexeme.token)).cloned().collect();
         tokens = &kept;
     }
-    while let [Lexeme { token: Token::Word(word), .. }, rest @ ..] = tokens
-        && ["about", "approximately", "exactly", "roughly", "only", "just", "almost", "around"].contains(&word.to_lowercase().as_str())
+    const AHEAD: [&str; 15] = [
+        "about",
+        "approximately",
+        "approx",
+        "approx.",
+        "exactly",
+        "roughly",
+        "only",
+        "just",
+        "almost",
+        "around",
+        "usd",
+        "eur",
+        "gbp",
+        "rs",
+        "rs.",
+    ];
+    while let [first, rest @ ..] = tokens
+        && let Some(word) = word_of(first)
+        && AHEAD.contains(&word.to_lowercase().as_str())
+        && matches!(rest.first(), Some(Lexeme { token: Token::Number { .. } | Token::Command(_) | Token::Symbol('-' | '.'), .. }))
     {
-        tokens = rest;
+        tokens = match rest {
+            [dot, rest @ ..] if symbol(dot, '.') => rest,
+            _ => rest,
+        };
     }
     // The first word that stands behind a value begins the unit.
     let wordlike = |token: &Token| matches!(token, Token::Word(_) | Token::Text(_));
@@ -720,10 +1118,7 @@ fn quantity(tokens: &[Lexeme]) -> Result<Option<Quantity>, TooLarge> {
                 if !rest.is_empty() =>
             {
                 unit = Some(format!("°{letter}"));
-                front = match rest {
-                    [rest @ .., Lexeme { token: Token::Symbol('^'), .. }] => rest,
-                    _ => rest,
-                };
+                front = rest;
             }
             _ => break,
         }
@@ -774,7 +1169,8 @@ fn phrase(tokens: &[Lexeme]) -> Option<String> {
 }
 
 fn ratio(tokens: &[Lexeme]) -> Result<Option<Answer>, TooLarge> {
-    let colons = outside(tokens, |t| *t == Token::Symbol(':'));
+    let to = |t: &Token| matches!(t, Token::Word(word) | Token::Text(word) if word == "to");
+    let colons = outside(tokens, |t| *t == Token::Symbol(':') || to(t));
     if colons.is_empty() || colons.len() > 10 {
         return Ok(None);
     }
@@ -784,6 +1180,14 @@ fn ratio(tokens: &[Lexeme]) -> Result<Option<Answer>, TooLarge> {
 
 /// `4:30`, `12:00 PM`
 fn clock(tokens: &[Lexeme]) -> Option<Answer> {
+    // "10 AM"
+    if let [Lexeme { token: Token::Number { digits, places: None, .. }, .. }, rest @ ..] = tokens
+        && !rest.is_empty()
+        && rest.len() < 5
+        && let Some(half) = half_of_day(rest)
+    {
+        return digits.parse().ok().filter(|hour| (1..=12).contains(hour)).map(|hour| Answer::Clock(vec![hour, 0], Some(half)));
+    }
     if tokens.len() < 3 || !symbol(&tokens[1], ':') {
         return None;
     }
@@ -804,11 +1208,18 @@ fn clock(tokens: &[Lexeme]) -> Option<Answer> {
     if parts.len() < 2 {
         return None;
     }
-    let rest: String = phrase(&tokens[at..])?.to_lowercase().chars().filter(|c| c.is_alphabetic()).collect();
-    match rest.as_str() {
-        "" => Some(Answer::Clock(parts, None)),
-        "am" => Some(Answer::Clock(parts, Some(false))),
-        "pm" => Some(Answer::Clock(parts, Some(true))),
+    match &tokens[at..] {
+        [] => Some(Answer::Clock(parts, None)),
+        rest => half_of_day(rest).map(|half| Answer::Clock(parts, Some(half))),
+    }
+}
+
+/// "a.m.", "PM": whether it is after noon.
+fn half_of_day(tokens: &[Lexeme]) -> Option<bool> {
+    let said: String = phrase(tokens)?.to_lowercase().chars().filter(|c| c.is_alphabetic()).collect();
+    match said.as_str() {
+        "am" => Some(false),
+        "pm" => Some(true),
         _ => None,
     }
 }
@@ -892,6 +1303,23 @@ fn words(tokens: &[Lexeme]) -> Option<Answer> {
         }
     }
     let normal = normal_words(&text);
+    match normal.to_lowercase().as_str() {
+        "all real numbers" | "all reals" | "any real number" | "the set of all real numbers" | "real numbers" => {
+            return Some(Answer::Named("R".into()));
+        }
+        "all integers" | "any integer" | "the set of all integers" | "integers" => return Some(Answer::Named("Z".into())),
+        "empty set"
+        | "the empty set"
+        | "no solution"
+        | "no solutions"
+        | "no real solution"
+        | "no real solutions"
+        | "there is no solution"
+        | "there are no solutions"
+        | "no solution exists"
+        | "no solutions exist" => return Some(Answer::Set(Vec::new())),
+        _ => {}
+    }
     (any && !normal.is_empty()).then_some(Answer::Words(normal, marked))
 }
 
@@ -899,7 +1327,14 @@ fn words(tokens: &[Lexeme]) -> Option<Answer> {
 pub fn normal_words(text: &str) -> String {
     let word = |word: &str| word.trim_matches(|c: char| c.is_ascii_punctuation()).to_owned();
     let words: Vec<_> = text.split_whitespace().map(word).filter(|word| !word.is_empty()).collect();
-    words.join(" ")
+    let words = match words.as_slice() {
+        [article, rest @ ..] if !rest.is_empty() && ["a", "an", "the"].contains(&article.to_lowercase().as_str()) => rest,
+        words => words,
+    };
+    match words.join(" ") {
+        short if short == "DNE" => "does not exist".to_owned(),
+        words => words,
+    }
 }
 
 impl Answer {

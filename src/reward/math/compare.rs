@@ -4,6 +4,8 @@
 //! a set, an inequality for an interval). Values are equal exactly, by [`equal`](super::equal), or by the rule of rounding in [`Options`].
 //! All work of one verdict is charged to one budget.
 
+mod wording;
+
 use num_bigint::BigInt;
 use num_integer::Integer;
 use num_rational::BigRational;
@@ -11,15 +13,21 @@ use num_traits::{One, Signed, Zero};
 
 use super::answer::{Answer, Quantity, numeral};
 use super::equal::{self, Budget};
-use super::expr::{Constant, Expr, TooLarge};
+use super::expr::{Constant, Expr, Function, TooLarge};
 use super::options::{Allow, Case, ListOrder, Names, Options, Percent, Rounding, Units};
 use super::parse::is_unreduced;
-use super::region::region;
+use super::region::{region, substituted};
 
 /// A decimal of so many significant digits is a rounded value where the exact one is asked for.
 const ROUNDED_DIGITS: usize = 12;
 /// A gold of so many significant digits may be a rounded value.
 const GOLD_DIGITS: usize = 3;
+
+/// What looking at a pair costs, besides the comparison of expressions: of two items, of two equations, of two regions.
+const PAIR: u64 = 3;
+const PAIR_OF_EQUATIONS: u64 = 50;
+const PAIR_OF_REGIONS: u64 = 100;
+const LONG_LIST: &str = "too many pairs of items to compare";
 
 /// One comparison.
 pub struct Comparison<'a> {
@@ -43,9 +51,12 @@ impl<'a> Comparison<'a> {
             (A::Opaque(_), _) | (_, A::Opaque(_)) => Ok(false),
             (A::Equals { .. }, _) | (_, A::Equals { .. }) => self.equations(gold, response),
             (A::Quantity(gold), A::Quantity(response)) => self.quantities(gold, response),
-            (A::Choice(gold, _), A::Choice(response, _)) => Ok(gold == response),
+            (A::Choice(gold, text), A::Choice(response, other)) => {
+                Ok(gold == response && (!holds_option(other) || self.same(text, other)?))
+            }
             (A::Choice(letter, text), other) => Ok(self.is_letter(other, *letter) || (!is_one_letter(other) && self.same(text, other)?)),
-            (other, A::Choice(letter, _)) if is_one_letter(other) => Ok(self.is_letter(other, *letter)),
+            // "(B) A" chooses two.
+            (other, A::Choice(letter, text)) if is_one_letter(other) => Ok(self.is_letter(other, *letter) && !holds_option(text)),
             (other, A::Choice(_, text)) => self.same(other, text),
             (A::List(gold), A::List(response)) => self.lists(gold, response),
             (A::Set(gold), A::Set(response)) => self.sets(gold, response),
@@ -127,43 +138,141 @@ impl<'a> Comparison<'a> {
                 if let (Some(name), Some(response_name)) = (name, response_name) {
                     let names =
                         self.options.names == Names::Ignore || name == response_name || name == "constant" && response_name == "constant";
-                    if names && self.same(last(sides), last(response_sides))? {
+                    if names
+                        && self.same_arguments(&sides[0], &response_sides[0])?
+                        && self.same(last(sides), last(response_sides))?
+                        && self.is_consistent(response_sides)?
+                    {
                         return Ok(true);
                     }
                 } else if (name.is_none() && response_name.is_none() || sides.len() > 2 || response_sides.len() > 2)
                     && self.is_computed(sides)?
                     && (response_name.is_some() || self.is_computed(response_sides)?)
                     && self.same(last(sides), last(response_sides))?
+                    && self.is_consistent(response_sides)?
                 {
                     return Ok(true);
                 }
+                self.budget.spend(PAIR_OF_EQUATIONS, LONG_LIST)?;
                 let (Some((a, b)), Some((c, d))) = (two(sides), two(response_sides)) else { return Ok(false) };
+                // x = 5 is not x = 7, and that is all there is to it.
+                if a == c && matches!(a, Expr::Symbol(_)) && b.as_number().is_some() && d.as_number().is_some() {
+                    return Ok(false);
+                }
                 let difference = |a: &Expr, b: &Expr| Expr::Sum(vec![a.clone(), b.clone().negated()]);
                 let (gold, response) = (difference(a, b), difference(c, d));
                 if !equal::has_variables(&gold) || !equal::has_variables(&response) {
                     return Ok(false);
                 }
-                Ok(equal::proportional(&gold, &response, &mut self.budget)? == Some(true))
+                self.same_zeros(&gold, &response)
             }
-            (Answer::Equals { name, sides }, other) => {
-                let stands_for_value = match name {
-                    Some(_) => self.options.assignment_as_value == Allow::Accept,
-                    None => self.is_computed(sides)?,
-                };
-                Ok(stands_for_value && self.same(last(sides), other)?)
-            }
+            (Answer::Equals { name, sides }, other) => Ok(self.stands_for_value(name.as_deref(), sides)? && self.same(last(sides), other)?),
             (other, Answer::Equals { name, sides }) => {
-                let stands_for_value = match name {
-                    Some(_) => self.options.assignment_as_value == Allow::Accept,
-                    None => self.is_computed(sides)?,
-                };
-                if stands_for_value && self.same(other, last(sides))? {
-                    return Ok(true);
-                }
-                Ok(false)
+                Ok(self.stands_for_value(name.as_deref(), sides)? && self.same(other, last(sides))? && self.is_consistent(sides)?)
             }
             _ => Ok(false),
         }
+    }
+
+    /// Whether an equation says what the value of its last side is the value of.
+    fn stands_for_value(&mut self, name: Option<&str>, sides: &[Answer]) -> Verdict {
+        match name {
+            // "A = B" says of one option that it is another.
+            Some(name) => Ok(self.options.assignment_as_value == Allow::Accept
+                && !wording::denies(name)
+                // (x, y) = 42 is no value of either.
+                && !(matches!(sides[0], Answer::Delimited { .. } | Answer::List(_)) && matches!(last(sides), Answer::Quantity(_)))
+                && !(is_option(&sides[0]) && is_option(last(sides)))),
+            None => self.is_computed(sides),
+        }
+    }
+
+    /// f(2) is not f(3); what a function is of matters where it is a constant.
+    fn same_arguments(&mut self, gold: &Answer, response: &Answer) -> Verdict {
+        let (Answer::Quantity(gold), Answer::Quantity(response)) = (gold, response) else { return Ok(true) };
+        let (Expr::Unknown(_, gold), Expr::Unknown(_, response)) = (&gold.value, &response.value) else { return Ok(true) };
+        if gold.len() != response.len() {
+            return Ok(false);
+        }
+        for (gold, response) in gold.iter().zip(response) {
+            let (of_gold, of_response) = (equal::has_variables(gold), equal::has_variables(response));
+            let same = match of_gold || of_response {
+                true => of_gold == of_response,
+                false => equal::equal(gold, response, &mut self.budget)? == Some(true),
+            };
+            if !same {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a chain leads to its last side. A slip on the way is none of ours (`x = 5 + 5 + 1 = 7 = 11`), but other numbers where nothing was
+    /// computed, or two of them, would be right whatever is asked: `x = 1 = 2 = 42`.
+    fn is_consistent(&mut self, sides: &[Answer]) -> Verdict {
+        let Answer::Quantity(end) = last(sides) else { return Ok(true) };
+        if equal::has_variables(&end.value) {
+            return Ok(true);
+        }
+        let mut computed = false;
+        let mut others = 0;
+        for side in &sides[..sides.len() - 1] {
+            let Answer::Quantity(quantity) = side else { continue };
+            // "2 minutes = 120": the unit is that of one side.
+            let half_measured =
+                quantity.unit.is_none() != end.unit.is_none() && (quantity.known_unit().is_some() || end.known_unit().is_some());
+            if equal::has_variables(&quantity.value) || half_measured {
+                continue;
+            }
+            let written = quantity.is_number() || matches!(quantity.value, Expr::Constant(Constant::Pi | Constant::Infinity));
+            if written && !self.quantities(end, quantity)? && !self.rounds_somehow(&end.value, &quantity.value)? {
+                others += 1;
+                if !computed || others > 1 {
+                    return Ok(false);
+                }
+            }
+            computed |= !written;
+        }
+        Ok(true)
+    }
+
+    /// Whether one of two values rounds to the other as that is written, in whatever precision; so does what cannot be computed.
+    fn rounds_somehow(&mut self, left: &Expr, right: &Expr) -> Verdict {
+        for (written, value) in [(left, right), (right, left)] {
+            let (rounded, places) = match written {
+                Expr::Decimal { value, places } => (value.clone(), *places),
+                Expr::Number(value) if value.is_integer() => (value.clone(), 0),
+                _ => continue,
+            };
+            // An integer is no rounded integer; a decimal may be cut instead of rounded.
+            if value.as_number().is_some_and(BigRational::is_integer) {
+                continue;
+            }
+            let width = if places > 0 { power_of_ten(-places) } else { BigRational::new(1.into(), 2.into()) };
+            if equal::within(value, &rounded, &width, &mut self.budget)? == Some(true) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether two expressions are zero together because one is a multiple of the other.
+    fn same_zeros(&mut self, gold: &Expr, response: &Expr) -> Verdict {
+        if equal::proportional(gold, response, &mut self.budget)? != Some(true) {
+            return Ok(false);
+        }
+        // x and |x| differ only where x is negative: each variable is looked at with the other sign.
+        let mut names = Vec::new();
+        let absolute = [gold, response].map(|expression| names_in(expression, &mut names)).contains(&true);
+        if absolute {
+            for name in names {
+                let turned = |expression: &Expr| substituted(expression, &name, &name.clone().negated());
+                if equal::proportional(&turned(gold), &turned(response), &mut self.budget)? == Some(false) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Whether the first side is computed by the others, and not an unknown that they restrict: `3 + 2 = 5`, not `2x + z = 1`.
@@ -176,16 +285,17 @@ impl<'a> Comparison<'a> {
     }
 
     fn lists(&mut self, gold: &[Answer], response: &[Answer]) -> Verdict {
+        // Values without names answer a gold with names in its order, which alone says which is which.
+        if has_names(gold) && !response.iter().any(|item| matches!(item, Answer::Equals { .. })) {
+            return self.tuples(gold, response);
+        }
         if gold.len() != response.len() {
             // `±0` and repeated values.
             return Ok(self.options.list_order == ListOrder::Any && self.sets(gold, response)?);
         }
         match self.options.list_order {
             ListOrder::Same => self.tuples(gold, response),
-            ListOrder::Any => {
-                // Names on one side alone leave the order to say which is which; otherwise any order will do.
-                self.matched(gold, response)
-            }
+            ListOrder::Any => self.matched(gold, response),
         }
     }
 
@@ -195,6 +305,7 @@ impl<'a> Comparison<'a> {
         for gold in gold {
             let mut found = None;
             for (at, response) in response.iter().enumerate() {
+                self.budget.spend(PAIR, LONG_LIST)?;
                 if !used[at] && self.same(gold, response)? {
                     found = Some(at);
                     break;
@@ -213,10 +324,15 @@ impl<'a> Comparison<'a> {
         if gold.is_empty() || response.is_empty() {
             return Ok(gold.is_empty() && response.is_empty());
         }
+        // A set does not say which of several names a value is for.
+        if has_names(gold) && !has_names(response) {
+            return Ok(false);
+        }
         for (some, others, swapped) in [(gold, response, false), (response, gold, true)] {
             for item in some {
                 let mut found = false;
                 for other in others {
+                    self.budget.spend(PAIR, LONG_LIST)?;
                     if if swapped { self.same(other, item)? } else { self.same(item, other)? } {
                         found = true;
                         break;
@@ -284,6 +400,7 @@ impl<'a> Comparison<'a> {
         if plain(gold) && plain(response) && !of_gold && !of_response {
             return Ok(false);
         }
+        self.budget.spend(PAIR_OF_REGIONS, LONG_LIST)?;
         if let (Some((variable, gold)), Some((other, response))) = (region(gold, &mut self.budget)?, region(response, &mut self.budget)?) {
             let same_variable = match (&variable, &other) {
                 (Some(a), Some(b)) => a == b || self.options.names == Names::Ignore,
@@ -296,6 +413,8 @@ impl<'a> Comparison<'a> {
                 self.inequalities(terms, relations, other, others)
             }
             (Answer::Member(gold), Answer::Member(response)) => self.same(gold, response),
+            // A value is nothing that anything is a member of.
+            (Answer::Member(set), _) | (_, Answer::Member(set)) if matches!(**set, Answer::Quantity(_)) => Ok(false),
             (Answer::Member(gold), other) => self.same(gold, other),
             (other, Answer::Member(response)) => self.same(other, response),
             (Answer::Combination(operation, a, b), Answer::Combination(other, c, d)) if operation == other => {
@@ -325,7 +444,7 @@ impl<'a> Comparison<'a> {
             let (gold, response) = (difference(&terms, at), difference(&other, at));
             let mut same = equal::equal(&gold, &response, &mut self.budget)? == Some(true);
             if !same && relations[at] == '≠' {
-                same = equal::proportional(&gold, &response, &mut self.budget)? == Some(true);
+                same = self.same_zeros(&gold, &response)?;
             }
             if !same {
                 return Ok(false);
@@ -335,9 +454,22 @@ impl<'a> Comparison<'a> {
     }
 
     fn quantities(&mut self, gold: &Quantity, response: &Quantity) -> Verdict {
+        // "42 million" is a number of its own, whatever units mean.
+        match (multiplied(gold), multiplied(response)) {
+            (None, None) => self.measures(gold, response),
+            (of_gold, of_response) => self.measures(of_gold.as_ref().unwrap_or(gold), of_response.as_ref().unwrap_or(response)),
+        }
+    }
+
+    /// Quantities whose units are no numbers.
+    fn measures(&mut self, gold: &Quantity, response: &Quantity) -> Verdict {
+        let known = (gold.known_unit(), response.known_unit());
+        if wording::contradict(gold.unit.as_deref(), response.unit.as_deref(), known) {
+            return Ok(false);
+        }
         let mut factors = None;
         if self.options.units != Units::Ignore {
-            let (of_gold, of_response) = (gold.known_unit(), response.known_unit());
+            let (of_gold, of_response) = known;
             if self.options.units == Units::Require && of_gold.is_some() && response.unit.is_none() {
                 return Ok(false);
             }
@@ -466,6 +598,23 @@ fn last(sides: &[Answer]) -> &Answer {
     &sides[sides.len() - 1]
 }
 
+/// Collects the variables of an expression, and says whether there is an absolute value in it.
+fn names_in(expression: &Expr, names: &mut Vec<Expr>) -> bool {
+    let mut within = |items: &[Expr]| items.iter().fold(false, |any, item| names_in(item, names) | any);
+    match expression {
+        Expr::Symbol(_) => {
+            if !names.contains(expression) {
+                names.push(expression.clone());
+            }
+            false
+        }
+        Expr::Sum(items) | Expr::Product(items) | Expr::Unknown(_, items) => within(items),
+        Expr::Apply(function, items) => within(items) | (*function == Function::Abs),
+        Expr::Power(base, exponent) => names_in(base, names) | names_in(exponent, names),
+        _ => false,
+    }
+}
+
 /// The two sides of an equation, where both are expressions.
 fn two(sides: &[Answer]) -> Option<(&Expr, &Expr)> {
     match (&sides[0], last(sides)) {
@@ -480,6 +629,40 @@ fn bracket(bracket: char) -> char {
         '⟩' => ')',
         other => other,
     }
+}
+
+/// Whether it is the letter of an option.
+fn is_option(answer: &Answer) -> bool {
+    matches!(answer, Answer::Quantity(Quantity { value: Expr::Symbol(name), .. }) if matches!(name.as_bytes(), [b'A'..=b'J']))
+}
+
+/// Whether an option's text names options itself.
+fn holds_option(text: &Answer) -> bool {
+    match text {
+        Answer::Choice(..) => true,
+        Answer::List(items) | Answer::Set(items) | Answer::Delimited { items, .. } => items.iter().any(holds_option),
+        other => is_option(other),
+    }
+}
+
+/// Whether several different names are assigned to.
+fn has_names(items: &[Answer]) -> bool {
+    let names: Vec<&String> =
+        items.iter().filter_map(|item| if let Answer::Equals { name, .. } = item { name.as_ref() } else { None }).collect();
+    names.len() == items.len() && names.iter().any(|name| *name != names[0])
+}
+
+/// A quantity with what its unit multiplies it with ("million") multiplied in.
+fn multiplied(quantity: &Quantity) -> Option<Quantity> {
+    let (factor, unit) = wording::multiplier(quantity.unit.as_deref()?)?;
+    let factor = BigRational::from_integer(factor);
+    let value = match &quantity.value {
+        Expr::Number(value) => Expr::Number(value * factor),
+        Expr::Decimal { value, .. } => Expr::Number(value * factor),
+        other => Expr::Product(vec![other.clone(), Expr::Number(factor)]),
+    };
+    let unit = Some(unit.to_owned()).filter(|unit| !unit.is_empty());
+    Some(Quantity { value, percent: quantity.percent, unit })
 }
 
 fn is_one_letter(answer: &Answer) -> bool {

@@ -292,23 +292,26 @@ fn may_be_whole(text: &str, line_breaks: bool) -> bool {
 
 /// What follows the last thoughts; nothing if they do not end. A template may have opened them.
 fn after_thoughts(text: &str) -> Option<&str> {
-    let thoughts = |tag: &'_ str| THOUGHTS.iter().find_map(|name| tag.strip_prefix(name)?.strip_prefix('>').map(str::len));
-    for (at, _) in text.rmatch_indices('<') {
-        let tag = &text[at + 1..];
-        if !tag.starts_with(['/', 't', 'r']) {
-            continue;
-        }
-        match tag.strip_prefix('/') {
-            Some(closing) => {
-                if let Some(length) = thoughts(closing) {
-                    return Some(&text[text.len() - length..]);
-                }
-            }
-            None if thoughts(tag).is_some() => return None,
-            None => {}
-        }
+    let last = |mark: &'static str| text.rmatch_indices(mark).find_map(|(at, _)| Some((at, thoughts_tag(&text[at + mark.len()..])?)));
+    // Each kind of bracket on its own: texts are long, and one byte is found quickly.
+    match last("<").max(last("◁")) {
+        Some((_, (closes, rest))) => closes.then_some(rest),
+        None => Some(text),
     }
-    Some(text)
+}
+
+/// Whether the tag that `tag` begins with closes thoughts or opens them, and what follows it: `think>`, `/THINK >`, `|end_of_thought|>`.
+fn thoughts_tag(tag: &str) -> Option<(bool, &str)> {
+    if let Some(token) = tag.strip_prefix('|') {
+        return ["end_of_thought|>", "begin_of_thought|>"].iter().find_map(|name| Some((name.starts_with('e'), token.strip_prefix(name)?)));
+    }
+    let name = tag.strip_prefix('/').unwrap_or(tag);
+    let length = name.bytes().take_while(u8::is_ascii_alphabetic).count();
+    if !THOUGHTS.iter().any(|thoughts| name[..length].eq_ignore_ascii_case(thoughts)) {
+        return None;
+    }
+    let rest = name[length..].trim_start_matches(' ').strip_prefix(['>', '▷'])?;
+    Some((name.len() < tag.len(), rest))
 }
 
 /// `text` without tokens at its end that are no text, and without the opening of another turn.

@@ -105,11 +105,22 @@ struct Lexer<'a> {
 }
 
 /// Words of less than four letters that are words and not products of variables.
-const SHORT_WORDS: [&str; 75] = [
+const SHORT_WORDS: [&str; 93] = [
     "cm", "mm", "km", "kg", "mg", "ml", "ft", "lb", "lbs", "oz", "hr", "hrs", "mph", "kph", "yd", "yds", "mi", "sq", "cu", "yes", "no",
     "odd", "am", "pm", "day", "men", "man", "egg", "cup", "per", "the", "is", "to", "of", "for", "if", "all", "one", "two", "six", "ten",
     "red", "he", "she", "it", "we", "box", "car", "cat", "dog", "pen", "toy", "way", "boy", "map", "bag", "can", "row", "bus", "cow",
-    "hen", "pig", "usd", "eur", "gbp", "rs", "hz", "mol", "min", "sec", "kw", "kj", "dm", "au", "not",
+    "hen", "pig", "usd", "eur", "gbp", "rs", "hz", "mol", "min", "sec", "kw", "kj", "dm", "au", "not", "yen", "yuan", "won", "ton", "gal",
+    "pts", "ant", "bee", "fox", "hat", "key", "kid", "pie", "jar", "rod", "bed", "cap", "tie",
+];
+
+/// Short names of months and days, as they are written: "May" is no product.
+const SHORT_DATES: [&str; 19] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+
+/// Names that LaTeX sources define with `\operatorname` or write upright, beyond those of [`plain_command`].
+const UPRIGHT: [&str; 17] = [
+    "tg", "ctg", "cotg", "arctg", "arcctg", "cosec", "sh", "ch", "cis", "arccot", "arcsec", "arccsc", "coth", "Re", "Im", "arsinh",
+    "artanh",
 ];
 
 /// Names of functions and constants that plain text writes without a backslash, and what LaTeX calls them.
@@ -151,6 +162,9 @@ fn plain_command(word: &str) -> Option<&'static str> {
     })
 }
 
+/// What stands behind a number that counts in order.
+const ORDINALS: [&str; 4] = ["th", "st", "nd", "rd"];
+
 impl Lexer<'_> {
     fn push(&mut self, token: Token) -> Result<(), TooLarge> {
         if self.out.len() >= TOKENS {
@@ -158,7 +172,43 @@ impl Lexer<'_> {
         }
         self.out.push(Lexeme { token, spaced: self.spaced });
         self.spaced = false;
+        self.simplify_raised();
         Ok(())
+    }
+
+    /// `^\circ`, `^{\circ}`, `^{\prime}`, `5^{\text{th}}`: what is only printed above the line is no power.
+    fn simplify_raised(&mut self) {
+        let raised = |token: &Token| match token {
+            Token::Symbol('°' | '\'') => true,
+            Token::Word(word) | Token::Text(word) => ORDINALS.contains(&word.as_str()),
+            _ => false,
+        };
+        let marks = match self.out.as_slice() {
+            [.., up, mark] if up.token == Token::Symbol('^') && raised(&mark.token) => 1,
+            [.., up, open, mark, close]
+                if up.token == Token::Symbol('^')
+                    && open.token == Token::GroupOpen
+                    && raised(&mark.token)
+                    && close.token == Token::GroupClose =>
+            {
+                self.out.pop();
+                self.out.remove(self.out.len() - 2);
+                1
+            }
+            [.., up, open, first, second, close]
+                if up.token == Token::Symbol('^')
+                    && open.token == Token::GroupOpen
+                    && first.token == Token::Symbol('\'')
+                    && second.token == Token::Symbol('\'')
+                    && close.token == Token::GroupClose =>
+            {
+                self.out.pop();
+                self.out.remove(self.out.len() - 3);
+                2
+            }
+            _ => return,
+        };
+        self.out.remove(self.out.len() - 1 - marks);
     }
 
     fn symbol(&mut self, symbol: char, bytes: usize) -> Result<(), TooLarge> {
@@ -210,6 +260,11 @@ impl Lexer<'_> {
                 ')' | ']' | '⌋' | '⌉' | '⟩' => {
                     self.rest = &self.rest[width..];
                     self.push(Token::Close(c))?;
+                }
+                // In a table it ends a cell; in text it is a word.
+                '&' if self.environments == 0 && self.spaced && self.rest[1..].starts_with(' ') => {
+                    self.rest = &self.rest[1..];
+                    self.push(Token::Conjunction)?;
                 }
                 '$' | '`' | '"' | '“' | '”' | '„' | '«' | '»' => self.rest = &self.rest[width..],
                 c if letter(c) => self.letters()?,
@@ -390,7 +445,7 @@ impl Lexer<'_> {
         }
         // `0.\overline{3}`: the digits under the bar repeat for ever.
         let mut repeating = None;
-        if let Some(at) = rest.strip_prefix("\\overline{").or_else(|| rest.strip_prefix("\\bar{")).or_else(|| rest.strip_prefix("\\dot{")) {
+        if let Some(at) = rest.strip_prefix("\\overline{").or_else(|| rest.strip_prefix("\\bar{")) {
             let digits = run(at);
             let ends = self.rest[..self.rest.len() - rest.len()].contains('.') && digits > 0 && at[digits..].starts_with('}');
             if ends && digits <= 50 {
@@ -399,13 +454,23 @@ impl Lexer<'_> {
                 part.get_or_insert_default();
             }
         }
-        if repeating.is_none() && part.is_none() && rest.starts_with(".\\overline{") {
-            let at = &rest[".\\overline{".len()..];
+        if repeating.is_none()
+            && part.is_none()
+            && let Some(at) = [".\\overline{", ".\\bar{", ".("].iter().find_map(|opening| rest.strip_prefix(opening))
+        {
             let digits = run(at);
-            if digits > 0 && digits <= 50 && at[digits..].starts_with('}') {
+            if digits > 0 && digits <= 50 && at[digits..].starts_with(if rest.starts_with(".(") { ')' } else { '}' }) {
                 repeating = Some(at[..digits].to_owned());
                 rest = &at[digits + 1..];
             }
+        }
+        // `0.1\dot{2}3\dot{4}`: dots over the first digit and the last that repeat.
+        if repeating.is_none()
+            && (part.is_some() || rest.starts_with(".\\dot"))
+            && let Some((digits, behind)) = dotted(rest.strip_prefix('.').filter(|_| part.is_none()).unwrap_or(rest))
+        {
+            repeating = Some(digits);
+            rest = behind;
         }
         let shown = match &part {
             Some(part) => format!("{whole}.{part}"),
@@ -450,6 +515,21 @@ impl Lexer<'_> {
             "degree" | "degrees" | "deg" => return self.push(Token::Symbol('°')),
             "pm" if !after_value => return self.push(Token::Symbol('±')),
             "min" | "sec" if after_value && self.spaced => return self.push(Token::Word(lower)),
+            "th" | "st" | "nd" | "rd" if after_value && !self.spaced => return self.push(Token::Word(lower)),
+            "in" if self.spaced && after_value => return self.push(Token::Word(lower)),
+            // "x in [0, 1]"
+            "in" if self.spaced
+                && rest.starts_with([' ', '\\'])
+                && matches!(self.out.last(), Some(Lexeme { token: Token::Letter(_), .. })) =>
+            {
+                return self.push(Token::Symbol('∈'));
+            }
+            // "6.02 x 10^23"
+            "x" if after_value && rest.trim_start().strip_prefix("10").is_some_and(|power| power.trim_start().starts_with(['^', '*'])) => {
+                return self.push(Token::Symbol('*'));
+            }
+            "frac" | "dfrac" | "tfrac" if rest.starts_with('{') => return self.push(Token::Command("frac".into())),
+            _ if SHORT_DATES.contains(&run) => return self.push(Token::Word(run.to_owned())),
             _ => {}
         }
         if let Some(command) = plain_command(run) {
@@ -497,7 +577,7 @@ impl Lexer<'_> {
                     self.rest = behind;
                     return Ok(());
                 }
-                self.rest = rest;
+                self.rest = without_skip(rest);
                 self.spaced = true;
                 return self.push(Token::Row);
             }
@@ -519,6 +599,8 @@ impl Lexer<'_> {
                 _ => self.push(Token::Symbol(c)),
             };
         }
+        // `\quadx_2` has lost a space.
+        let length = ["qquad", "quad"].iter().find(|space| behind.starts_with(**space)).map_or(length, |space| space.len());
         let name = &behind[..length];
         self.rest = &behind[length..];
         match name {
@@ -534,7 +616,9 @@ impl Lexer<'_> {
                 Ok(())
             }
             "displaystyle" | "textstyle" | "limits" | "nolimits" | "rm" | "bf" | "it" | "scriptstyle" | "tiny" | "small" | "large"
-            | "hfill" | "null" | "strut" | "phantom" | "allowbreak" | "nonumber" | "notag" => Ok(()),
+            | "hfill" | "null" | "strut" | "phantom" | "allowbreak" | "nonumber" | "notag" | "scriptscriptstyle" | "normalsize"
+            | "Large" | "LARGE" | "huge" | "Huge" | "footnotesize" | "ensuremath" | "checkmark" | "blacksquare" | "square" | "cal"
+            | "sf" | "tt" | "mathstrut" | "relax" | "noindent" | "centering" | "bfseries" | "itshape" => Ok(()),
             "quad" | "qquad" | "enspace" | "space" | "thinspace" | "medspace" | "thickspace" | "hspace" | "vspace" => {
                 self.spaced = true;
                 if name.ends_with("hspace") || name.ends_with("vspace") {
@@ -545,11 +629,20 @@ impl Lexer<'_> {
             "text" | "textbf" | "textit" | "textrm" | "textnormal" | "textsf" | "texttt" | "textup" | "emph" | "mbox" | "hbox"
             | "mathrm" | "mathbf" | "mathit" | "mathsf" | "mathtt" | "bm" | "boldsymbol" | "mathnormal" | "operatorname" | "underline"
             | "vec" | "boxed" | "fbox" => self.text(name),
-            "dfrac" | "tfrac" | "cfrac" | "frac" => self.push(Token::Command("frac".into())),
+            "dfrac" | "tfrac" | "cfrac" | "frac" | "nicefrac" | "sfrac" | "flatfrac" => self.push(Token::Command("frac".into())),
             "dbinom" | "tbinom" | "binom" => self.push(Token::Command("binom".into())),
             "cdot" | "times" | "ast" | "cdotp" | "bullet" => self.push(Token::Symbol('*')),
             "div" => self.push(Token::Symbol('/')),
             "slash" => self.push(Token::Symbol('/')),
+            "minus" => self.push(Token::Symbol('-')),
+            "plus" => self.push(Token::Symbol('+')),
+            "surd" => self.push(Token::Command("sqrt".into())),
+            "imath" => self.push(Token::Letter('i')),
+            "textdollar" | "mathdollar" => self.push(Token::Symbol('$')),
+            "pounds" | "textsterling" => self.push(Token::Symbol('£')),
+            "euro" | "texteuro" => self.push(Token::Symbol('€')),
+            "textdegree" => self.push(Token::Symbol('°')),
+            "textasciitilde" => Ok(()),
             "pm" => self.push(Token::Symbol('±')),
             "mp" => self.push(Token::Symbol('∓')),
             "le" | "leq" | "leqslant" | "leqq" => self.push(Token::Symbol('≤')),
@@ -655,15 +748,37 @@ impl Lexer<'_> {
             return Ok(());
         }
         let spaced = self.spaced;
-        let content = self.argument().to_owned();
+        // `\mathrm{~cm}`
+        let content = self.argument().replace('~', " ");
         let lower = content.trim().trim_matches(|c: char| c == ',' || c == '.').trim().to_lowercase();
-        if name == "operatorname"
-            && let Some(command) = plain_command(content.trim())
-        {
-            return self.push(Token::Command(command.into()));
+        // `5 \text{ m}`: behind a value even one letter is a unit.
+        let after_value = matches!(self.out.last(), Some(Lexeme { token: Token::Number { .. } | Token::Close(_) | Token::GroupClose, .. }));
+        if name == "operatorname" || (name.starts_with("math") && !after_value) {
+            let word = content.trim();
+            let upright = UPRIGHT.contains(&word).then_some(word);
+            if let Some(command) = plain_command(word).or(upright) {
+                return self.push(Token::Command(command.into()));
+            }
         }
-        if lower == "and" || lower == "or" || lower.ends_with(" and") || lower.ends_with(" or") {
+        // `90^{\text{o}}`
+        if lower == "o"
+            && matches!(self.out.last(), Some(Lexeme { token: Token::Symbol('^'), .. }) | Some(Lexeme { token: Token::GroupOpen, .. }))
+        {
+            return self.push(Token::Symbol('°'));
+        }
+        if let Some(before) = before_conjunction(&content) {
+            // "1 hour and 30 minutes": what stands ahead of the word is said too.
+            if before.contains(char::is_alphanumeric) {
+                self.push(Token::Text(before.to_owned()))?;
+            }
             return self.push(Token::Conjunction);
+        }
+        // `\mathbf{R}`, alone or behind a sign of membership
+        if name == "mathbf"
+            && matches!(content.trim(), "R" | "Z")
+            && self.out.last().is_none_or(|last| matches!(last.token, Token::Symbol('∈' | '=' | ':')))
+        {
+            return self.push(Token::Command(format!("mathbb {}", content.trim())));
         }
         if content.trim().is_empty() {
             self.spaced = true;
@@ -672,9 +787,12 @@ impl Lexer<'_> {
         let words = content.split(|c: char| !letter(c)).any(|run| run.chars().count() >= 2);
         let structure = content.contains(['\\', '^', '_', '=']) || matches!(name, "boxed" | "fbox" | "underline" | "vec");
         let digits = content.contains(|c: char| c.is_ascii_digit());
-        // `5 \text{ m}`: behind a value even one letter is a unit.
-        let after_value = matches!(self.out.last(), Some(Lexeme { token: Token::Number { .. } | Token::Close(_) | Token::GroupClose, .. }));
-        let short_unit = after_value && !matches!(content.trim(), "e" | "i" | "d") && unit(&content).is_some() && !content.contains('\\');
+        // `5 \mathrm{~N}`: a space inside says as much as a known unit.
+        let symbol = (content.starts_with(' ') || (spaced && name == "mathrm"))
+            && content.trim().len() == 1
+            && content.trim().starts_with(['N', 'J', 'W', 'V', 'K', 'C', 'A', 'T', 'F', 'H', 'L']);
+        let short_unit =
+            after_value && !matches!(content.trim(), "e" | "i" | "d") && (symbol || unit(&content).is_some()) && !content.contains('\\');
         if short_unit || (words && !structure && !digits) {
             if plain_command(content.trim()) == Some("pi") {
                 return self.push(Token::Command("pi".into()));
@@ -708,6 +826,46 @@ impl Lexer<'_> {
     }
 }
 
+/// What stands ahead of the "and" or "or" that `text` ends with.
+fn before_conjunction(text: &str) -> Option<&str> {
+    let text = text.trim().trim_end_matches([',', '.', ' ']);
+    ["and", "or"].iter().find_map(|word| {
+        let (before, last) = text.split_at_checked(text.len().checked_sub(word.len())?)?;
+        let apart = before.is_empty() || before.ends_with([' ', ',', '.']);
+        (apart && last.eq_ignore_ascii_case(word)).then(|| before.trim())
+    })
+}
+
+/// The digits from one dot to the next at the start of `text`, and what follows.
+fn dotted(text: &str) -> Option<(String, &str)> {
+    fn one(text: &str) -> Option<(&str, &str)> {
+        let behind = text.strip_prefix("\\dot")?;
+        let braced = behind.strip_prefix('{');
+        let digits = braced.unwrap_or_else(|| behind.trim_start());
+        let (digit, rest) = digits.split_at_checked(1)?;
+        digit.starts_with(|c: char| c.is_ascii_digit()).then_some(())?;
+        Some((digit, if braced.is_some() { rest.strip_prefix('}')? } else { rest }))
+    }
+    let (first, rest) = one(text)?;
+    let between = rest.bytes().take_while(u8::is_ascii_digit).count().min(50);
+    match one(&rest[between..]) {
+        Some((last, behind)) => Some((format!("{first}{}{last}", &rest[..between]), behind)),
+        None => Some((first.to_owned(), rest)),
+    }
+}
+
+/// Behind `\\`: `text` without the distance to the next row, as in `[2pt]`.
+fn without_skip(text: &str) -> &str {
+    let length = |inside: &str| {
+        let number = inside.trim_start_matches('-').trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim_start();
+        number.len() < inside.len() && ["pt", "em", "ex", "mm", "cm"].contains(&number)
+    };
+    match text.strip_prefix('[').and_then(|inside| inside.split_once(']')) {
+        Some((inside, rest)) if length(inside) => rest,
+        _ => text,
+    }
+}
+
 fn parsed(digits: &str) -> BigInt {
     // Machine words first: they are most numbers.
     match digits.parse::<u64>() {
@@ -718,7 +876,8 @@ fn parsed(digits: &str) -> BigInt {
 
 /// The bytes of a thousands separator that `text` starts with.
 fn thousands(text: &str, commas: Commas) -> Option<usize> {
-    for separator in [",\\!\\!", ",\\! ", ",\\!", "{,}", "\\,", "\\ ", " ", "\u{a0}", "\u{2009}", "\u{202f}", "'", "’"] {
+    for separator in [",\\!\\!", ",\\! ", ",\\!", "{,}", "\\,", "\\;", "\\:", "\\ ", " ", "~", "\u{a0}", "\u{2009}", "\u{202f}", "'", "’"]
+    {
         if text.starts_with(separator) {
             return Some(separator.len());
         }

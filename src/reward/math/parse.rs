@@ -38,7 +38,8 @@ type Parsed = Result<Expr, Failure>;
 /// The expression that `tokens` are.
 pub fn expression(tokens: &[Lexeme]) -> Parsed {
     let mut parser = Parser { tokens, at: 0, depth: 0, nodes: 0, bars: 0 };
-    let expression = parser.sum()?;
+    // `1 \over 2` without braces around it.
+    let expression = parser.quotient(0, tokens.len())?;
     if parser.at == tokens.len() { Ok(expression) } else { Err(Failure::NotMathematics) }
 }
 
@@ -138,12 +139,38 @@ impl<'a> Parser<'a> {
                     let dividend = product(std::mem::take(&mut factors));
                     factors.push(Expr::Apply(Function::Mod, vec![dividend, self.signed()?]));
                 }
-                // "2 3" and "x2" are no products.
-                Some(token) if self.begins(token) && !matches!(token, Token::Number { .. }) => factors.push(self.factor()?),
+                // "2 3" and "x2" are no products; `3!5!` is one.
+                Some(token)
+                    if self.begins(token)
+                        && (!matches!(token, Token::Number { .. }) || self.between_factorials() || self.behind_power()) =>
+                {
+                    factors.push(self.factor()?)
+                }
                 _ => break,
             }
         }
         Ok(product(factors))
+    }
+
+    /// Whether here, in `3!5!`, the second factorial begins.
+    fn between_factorials(&self) -> bool {
+        let mark = |at: usize| self.tokens.get(at).is_some_and(|lexeme| lexeme.token == Token::Symbol('!'));
+        self.at > 0 && mark(self.at - 1) && mark(self.at + 1)
+    }
+
+    /// Whether here, in `(n-1)2^n` or `2^{5}3^{2}`, a power of a number is the next factor. "(1) 2" numbers an answer.
+    fn behind_power(&self) -> bool {
+        let token = |at: usize| self.tokens.get(at).map(|lexeme| &lexeme.token);
+        let numbered = || {
+            self.at >= 3 && matches!(token(self.at - 3), Some(Token::Open(_))) && matches!(token(self.at - 2), Some(Token::Number { .. }))
+        };
+        token(self.at + 1) == Some(&Token::Symbol('^'))
+            && self.at > 0
+            && match token(self.at - 1) {
+                Some(Token::Close(')')) => !numbered(),
+                Some(Token::GroupClose) => true,
+                _ => false,
+            }
     }
 
     fn signed(&mut self) -> Parsed {
@@ -182,11 +209,7 @@ impl<'a> Parser<'a> {
             match self.peek() {
                 Some(Token::Symbol('^')) => {
                     self.at += 1;
-                    if self.degree_mark() {
-                        base = Expr::Apply(Function::Degrees, vec![base]);
-                    } else {
-                        base = base.power(self.exponent()?);
-                    }
+                    base = base.power(self.exponent()?);
                 }
                 Some(Token::Symbol('°')) => {
                     self.at += 1;
@@ -213,18 +236,6 @@ impl<'a> Parser<'a> {
             }
         }
         Ok(base)
-    }
-
-    /// `\circ` or `{\circ}`, behind a `^`.
-    fn degree_mark(&mut self) -> bool {
-        if self.take('°') {
-            return true;
-        }
-        let grouped = self.peek() == Some(&Token::GroupOpen)
-            && self.tokens.get(self.at + 1).is_some_and(|l| l.token == Token::Symbol('°'))
-            && self.tokens.get(self.at + 2).is_some_and(|l| l.token == Token::GroupClose);
-        self.at += 3 * usize::from(grouped);
-        grouped
     }
 
     /// What stands behind `^`: one operand with its sign and its own powers ("2^3^2", "2^-1").
@@ -266,6 +277,13 @@ impl<'a> Parser<'a> {
             true => number(at + 1).map(|value| (value, 3)),
             false => number(at).map(|value| (value, 1)),
         };
+        // `2{\frac{1}{3}}`
+        if token(at, &Token::GroupOpen) {
+            return self
+                .proper_fraction(at + 1)
+                .filter(|(_, length)| token(at + 1 + length, &Token::GroupClose))
+                .map(|(fraction, length)| (fraction, length + 2));
+        }
         let (above, below, length) = if matches!(self.tokens.get(at).map(|l| &l.token), Some(Token::Command(name)) if name == "frac") {
             match self.tokens.get(at + 1).map(|l| &l.token) {
                 // `\frac12`
@@ -285,7 +303,7 @@ impl<'a> Parser<'a> {
             return None;
         };
         // A power behind it belongs to the fraction's end: then it was no mixed number.
-        let powered = token(at + length, &Token::Symbol('^')) && !token(at + length + 1, &Token::Symbol('°'));
+        let powered = token(at + length, &Token::Symbol('^'));
         (above < below && !below.is_zero() && !powered).then(|| (above / below, length))
     }
 
@@ -331,6 +349,11 @@ impl<'a> Parser<'a> {
                 return Err(TooLarge("an operand has more than 8 marks").into());
             }
         }
+        if name == "C"
+            && let Some(binomial) = self.combinations()?
+        {
+            return Ok(binomial);
+        }
         if self.is('_') {
             name.push('_');
             name += &self.subscript()?;
@@ -341,6 +364,35 @@ impl<'a> Parser<'a> {
             "i" => Ok(Expr::Constant(Constant::I)),
             _ => self.named(name, FUNCTIONS.contains(letter)),
         }
+    }
+
+    /// Behind a C, `(10, 3)` or `_{10}^{3}`: how many ways there are to choose 3 of 10.
+    fn combinations(&mut self) -> Result<Option<Expr>, Failure> {
+        let start = self.at;
+        let bracket = matches!(self.peek(), Some(Token::Open('('))) && !self.tokens[self.at].spaced;
+        if bracket {
+            return Ok(match self.arguments() {
+                Ok(arguments) if arguments.len() == 2 => Some(Expr::Apply(Function::Binomial, arguments)),
+                Err(Failure::Limit(limit)) => return Err(limit.into()),
+                _ => {
+                    self.at = start;
+                    None
+                }
+            });
+        }
+        let number = |parser: &mut Self, mark: char| match parser.take(mark) {
+            true => parser.braced().ok().and_then(|value| value.as_number().cloned()),
+            false => None,
+        };
+        let (of, chosen) = (number(self, '_'), number(self, '^'));
+        // `C_1^2` is a constant's square.
+        Ok(match (of, chosen) {
+            (Some(of), Some(chosen)) if chosen <= of => Some(Expr::Apply(Function::Binomial, vec![Expr::Number(of), Expr::Number(chosen)])),
+            _ => {
+                self.at = start;
+                None
+            }
+        })
     }
 
     /// A variable, or a function of what stands in the bracket behind it.
@@ -396,8 +448,37 @@ impl<'a> Parser<'a> {
     /// `{...}`, with `\over` and `\choose`.
     fn group(&mut self) -> Parsed {
         let end = closing(self.tokens, self.at).ok_or(Failure::NotMathematics)?;
+        // `{}_{10}C_{3}`
+        if end == self.at + 1 {
+            return self.chosen(end + 1);
+        }
+        let result = self.quotient(self.at + 1, end)?;
+        self.at = end + 1;
+        Ok(result)
+    }
+
+    /// `_{10}C_{3}`, `^{10}C_{3}`: a binomial coefficient with both numbers below or beside the letter.
+    fn chosen(&mut self, at: usize) -> Parsed {
+        self.at = at;
+        if !self.take('_') && !self.take('^') {
+            return Err(Failure::NotMathematics);
+        }
+        let from = self.braced()?;
+        if self.peek() != Some(&Token::Letter('C')) {
+            return Err(Failure::NotMathematics);
+        }
+        self.at += 1;
+        if !self.take('_') {
+            return Err(Failure::NotMathematics);
+        }
+        let chosen = self.braced()?;
+        Ok(Expr::Apply(Function::Binomial, vec![from, chosen]))
+    }
+
+    /// What the tokens from `start` to `end` are, with `\over` and `\choose` that divide all of them.
+    fn quotient(&mut self, start: usize, end: usize) -> Parsed {
         let mut depth = 0usize;
-        let divided = (self.at + 1..end).find(|at| {
+        let divided = (start..end).find(|at| {
             match &self.tokens[*at].token {
                 Token::GroupOpen | Token::Open(_) => depth += 1,
                 Token::GroupClose | Token::Close(_) => depth = depth.saturating_sub(1),
@@ -406,7 +487,7 @@ impl<'a> Parser<'a> {
             }
             false
         });
-        let (start, tokens) = (self.at + 1, self.tokens);
+        let tokens = self.tokens;
         let result = match divided {
             Some(at) => {
                 let (above, below) = (self.within(start, at)?, self.within(at + 1, end)?);
@@ -417,7 +498,7 @@ impl<'a> Parser<'a> {
             }
             None => self.within(start, end)?,
         };
-        self.at = end + 1;
+        self.at = end;
         Ok(result)
     }
 
@@ -546,19 +627,26 @@ impl<'a> Parser<'a> {
             "sin" => self.function(F::Sin),
             "cos" => self.function(F::Cos),
             "tan" | "tg" => self.function(F::Tan),
-            "cot" | "ctg" => self.function(F::Cot),
+            "cot" | "ctg" | "cotg" => self.function(F::Cot),
             "sec" => self.function(F::Sec),
             "csc" | "cosec" => self.function(F::Csc),
             "arcsin" => self.function(F::Arcsin),
             "arccos" => self.function(F::Arccos),
             "arctan" | "arctg" => self.function(F::Arctan),
-            "arccot" => self.function(F::Arccot),
+            "arccot" | "arcctg" => self.function(F::Arccot),
             "arcsec" => self.function(F::Arcsec),
             "arccsc" => self.function(F::Arccsc),
-            "sinh" => self.function(F::Sinh),
-            "cosh" => self.function(F::Cosh),
+            "sinh" | "sh" => self.function(F::Sinh),
+            "cosh" | "ch" => self.function(F::Cosh),
             "tanh" => self.function(F::Tanh),
             "coth" => self.function(F::Coth),
+            "arsinh" => self.function(F::Arsinh),
+            "artanh" => self.function(F::Artanh),
+            "cis" => {
+                let angle = self.argument()?;
+                let sine = Expr::Product(vec![Expr::Constant(Constant::I), Expr::Apply(F::Sin, vec![angle.clone()])]);
+                Ok(Expr::Sum(vec![Expr::Apply(F::Cos, vec![angle]), sine]))
+            }
             "Re" => self.function(F::Re),
             "Im" => self.function(F::Im),
             "exp" => {
@@ -584,6 +672,10 @@ impl<'a> Parser<'a> {
             "overline" | "bar" | "overrightarrow" | "widehat" | "hat" | "tilde" | "dot" | "ddot" | "overleftrightarrow" | "arc"
             | "overarc" => {
                 let inside = self.braced()?;
+                // The conjugate of a number; of digits or points it is only a name.
+                if matches!(name, "overline" | "bar") && is_complex(&inside) {
+                    return Ok(Expr::Apply(F::Conjugate, vec![inside]));
+                }
                 Ok(Expr::Unknown(name.to_owned(), vec![inside]))
             }
             "angle" | "measuredangle" | "triangle" | "nabla" | "partial" | "Delta" => {
@@ -798,6 +890,21 @@ fn with_index(term: Expr) -> Expr {
         Expr::Apply(function, items) => Expr::Apply(function, all(items)),
         Expr::Unknown(name, items) => Expr::Unknown(name, all(items)),
         other => other,
+    }
+}
+
+/// Whether it is a sum with the imaginary unit in it, or a multiple of that.
+fn is_complex(expression: &Expr) -> bool {
+    let unit = |e: &Expr| match e {
+        Expr::Constant(Constant::I) => true,
+        Expr::Product(factors) => {
+            factors.contains(&Expr::Constant(Constant::I)) && !factors.iter().any(|factor| matches!(factor, Expr::Symbol(_)))
+        }
+        _ => false,
+    };
+    match expression {
+        Expr::Sum(terms) => terms.iter().any(unit),
+        other => unit(other),
     }
 }
 

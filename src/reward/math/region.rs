@@ -164,7 +164,8 @@ fn variable(expression: &Expr) -> Option<&Expr> {
     }
 }
 
-fn substituted(expression: &Expr, variable: &Expr, value: &Expr) -> Expr {
+/// `expression` with `value` in place of `variable`.
+pub(super) fn substituted(expression: &Expr, variable: &Expr, value: &Expr) -> Expr {
     if expression == variable {
         return value.clone();
     }

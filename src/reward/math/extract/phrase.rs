@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::words::{ADJECTIVES, FILLERS, LATIN, OTHERS, REMARKS, TURNS, VERBS};
+use super::words::{ADDITIONS, ADJECTIVES, FILLERS, LATIN, OTHERS, REMARKS, TURNS, VERBS};
 use super::{ANSWER_BYTES, Held, MARKS, boxed, clean, formula, plain};
 
 /// The bytes that names are found by.
@@ -203,8 +203,13 @@ fn sentence(rest: &str, line_breaks: bool) -> Option<(Cow<'_, str>, usize)> {
     }
     let end = sentence_end(line, line_breaks);
     let mut said = &line[..end];
-    for turn in TURNS {
+    for turn in &TURNS {
         if let Some(at) = said.find(turn).filter(|at| !said[..*at].trim().is_empty()) {
+            // "B, but also C" is not B.
+            let adds = ADDITIONS.iter().any(|addition| word(&said[at + turn.len()..], addition).is_some());
+            if *turn == " but " && adds {
+                continue;
+            }
             said = &said[..at];
         }
     }

@@ -138,3 +138,5 @@ pub(super) const TURNS: [&str; 15] = [
     " but ",
     " and the answer",
 ];
+/// What makes of a turn another answer.
+pub(super) const ADDITIONS: [&str; 8] = ["also", "maybe", "perhaps", "possibly", "it could", "it might", "could", "might"];
