@@ -439,7 +439,8 @@ fn without_domain(tokens: &[Lexeme]) -> &[Lexeme] {
         }
         let mut said = String::new();
         let mut length = 0;
-        for lexeme in rest {
+        // No such phrase is longer.
+        for lexeme in rest.iter().take(5) {
             match &lexeme.token {
                 Token::Word(word) | Token::Text(word) => {
                     said.push_str(&word.to_lowercase());
