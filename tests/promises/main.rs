@@ -28,6 +28,7 @@ mod main_job;
 mod math_answers;
 mod math_cases;
 mod math_pairs;
+mod math_properties;
 mod model_folders;
 mod naive_ops;
 mod numbers;

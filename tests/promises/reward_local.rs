@@ -5,6 +5,7 @@ use std::time::Duration;
 use adaroll::reward::{Judge, KINDS, Pool, PoolSettings, Spec, Verdict};
 use serde_json::{Value, json};
 
+use crate::fake_engine::mix;
 use crate::reward_kit::{asked, compile, failure, judge, metrics};
 
 /// Rows of (reward, text, right).
@@ -50,6 +51,11 @@ fn regex_matches_anywhere() {
     ]);
 }
 
+/// `a` and `b` in no order.
+fn mixed(length: u64) -> String {
+    (0..length).map(|i| if mix(&[i]).is_multiple_of(2) { 'a' } else { 'b' }).collect()
+}
+
 #[test]
 fn no_pattern_runs_away() {
     // A backtracking engine needs 2^n steps for these.
@@ -58,6 +64,11 @@ fn no_pattern_runs_away() {
     for pattern in ["^(a+)+$", "^(a|aa)+$", "^(a?){50}(a){50}$", "(x+x+)+y"] {
         assert_eq!(judge(&json!({"kind": "regex", "pattern": pattern}), &text), Verdict::Scored(0.0), "{pattern}");
     }
+    // Too many states to remember: the slowest of the engines, as large as a pattern may be.
+    let text = mixed(100_000);
+    assert_eq!(judge(&json!({"kind": "regex", "pattern": "[ab]*a[ab]{9000}c"}), &text), Verdict::Scored(0.0));
+    assert!(Spec::read(&json!({"kind": "regex", "pattern": "[ab]*a[ab]{90000}c"})).unwrap_err().problem.contains("compiles to more than"));
+    let text = format!("{}!", "a".repeat(200_000));
     let schema = json!({"kind": "json", "schema": {"pattern": "^(a+)+$"}});
     assert_eq!(judge(&schema, &format!("\"{text}\"")), Verdict::Scored(0.0));
     assert!(started.elapsed() < Duration::from_secs(20), "took {:?}", started.elapsed());

@@ -205,6 +205,12 @@ async fn refusals_name_the_line_and_nothing_waits_for_ever() {
     let refused = run(&command(dir.path(), &kit.url, &[]), Progress::Quiet, std::future::pending()).await.unwrap_err();
     assert!(matches!(refused, RolloutError::Refused { status: 422, .. }));
     assert!(refused.to_string().contains("prompts.jsonl:2: prompts[0].reward.answer"), "{refused}");
+    assert!(!refused.to_string().contains('\n'), "one line for one gold: {refused}");
+    std::fs::write(&path, format!("\n{}", text.replacen("\"72\"", "\"none\"", 1))).unwrap();
+    let refused = run(&command(dir.path(), &kit.url, &[]), Progress::Quiet, std::future::pending()).await.unwrap_err().to_string();
+    for line in ["\nprompts.jsonl:2: prompts[0].reward.answer: is \"none\"", "\nprompts.jsonl:3: prompts[1].reward.answer: is \"none\""] {
+        assert!(refused.contains(line), "{refused}");
+    }
     write_prompts(dir.path(), 3);
     for url in ["127.0.0.1:8000", "ftp://x", "http://"] {
         let args = command(dir.path(), url, &["--overwrite"]);

@@ -147,29 +147,26 @@ const ROWS: &str = r#"{"id": "a", "gold": "72", "response": "\\boxed{72}", "leve
 {"id": "h", "gold": {"type": "object"}, "kind": "json", "response": "{}"}
 "#;
 
-fn verdicts() -> Vec<Value> {
-    let line = |id: Value, verdict: &str, extracted: Value, rule: &str| json!({"id": id, "verdict": verdict, "extracted": extracted, "rule": rule});
-    let none = "gold is \"none\", which is a placeholder and no answer; give the answer itself, or leave the prompt out";
-    vec![
-        line(json!("a"), "correct", json!("72"), "boxed/identical"),
-        line(json!("1"), "wrong", json!("73"), "boxed/number"),
-        line(json!(7), "bad_gold", Value::Null, none),
-        line(json!("d"), "no_answer", Value::Null, "no mark"),
-        line(json!("e"), "correct", json!("72"), "last/identical"),
-        line(json!("f"), "correct", json!("B"), "choice/marked"),
-        line(json!("g"), "correct", json!("X"), "exact"),
-        line(json!("h"), "correct", json!("{}"), "json"),
-    ]
-}
-
-/// The same verdicts; what decided is the verifiers' own promise.
+/// Id, verdict and extracted text of every row. Which rule decides is the verifiers' own promise.
 fn assert_verdicts(found: &[Value]) {
-    let short = |line: &Value| (line["id"].clone(), line["verdict"].clone(), line["extracted"].clone());
-    assert_eq!(found.iter().map(short).collect::<Vec<_>>(), verdicts().iter().map(short).collect::<Vec<_>>());
+    let short = |line: &Value| ["id", "verdict", "extracted"].map(|field| line[field].clone());
+    assert_eq!(
+        found.iter().map(short).collect::<Vec<_>>(),
+        [
+            [json!("a"), json!("correct"), json!("72")],
+            [json!("1"), json!("wrong"), json!("73")],
+            [json!(7), json!("bad_gold"), Value::Null],
+            [json!("d"), json!("no_answer"), Value::Null],
+            [json!("e"), json!("correct"), json!("72")],
+            [json!("f"), json!("correct"), json!("B")],
+            [json!("g"), json!("correct"), json!("X")],
+            [json!("h"), json!("correct"), json!("{}")],
+        ]
+    );
     for line in found {
         assert!(!line["rule"].as_str().unwrap().is_empty() && line.as_object().unwrap().len() == 4, "{line}");
     }
-    assert_eq!(found[2], verdicts()[2]);
+    assert!(found[2]["rule"].as_str().unwrap().starts_with("gold is \"none\", which is a placeholder"), "{}", found[2]);
 }
 
 #[test]
@@ -238,7 +235,7 @@ fn a_summary_counts_times_and_compares_with_what_was_expected() {
     let rows = write(
         dir.path(),
         "usual.jsonl",
-        "{\"gold\": \"1\", \"response\": \"it is 1 again\"}\n{\"gold\": \"1\", \"response\": \"it is 1 again\", \"options\": {\"lenient\": false}}\n\
+        "{\"gold\": \"1\", \"response\": \"I get 1 of them\"}\n{\"gold\": \"1\", \"response\": \"I get 1 of them\", \"options\": {\"lenient\": false}}\n\
          {\"gold\": \"A\", \"kind\": \"choice\", \"response\": \"A\"}",
     );
     let ran = verify(&["--file", &rows, "--lenient", "--json"]);

@@ -227,14 +227,10 @@ fn split<'a>(tokens: &'a [Lexeme], at: &[usize]) -> Vec<&'a [Lexeme]> {
 fn trimmed(mut tokens: &[Lexeme]) -> &[Lexeme] {
     loop {
         match tokens {
-            [first, rest @ ..]
-                if matches!(first.token, Token::Symbol('=' | ',' | ';' | '.' | ':' | '≈' | '*' | '&' | '⇒') | Token::Row) =>
-            {
+            [first, rest @ ..] if matches!(first.token, Token::Symbol('=' | ',' | ';' | '.' | ':' | '≈' | '&' | '⇒') | Token::Row) => {
                 tokens = rest
             }
-            [rest @ .., last] if matches!(last.token, Token::Symbol(',' | ';' | '.' | ':' | '*' | '?' | '&' | '∖') | Token::Row) => {
-                tokens = rest
-            }
+            [rest @ .., last] if matches!(last.token, Token::Symbol(',' | ';' | '.' | ':' | '?' | '&') | Token::Row) => tokens = rest,
             // `{}_{10}C_{3}` has something to say.
             [Lexeme { token: Token::GroupOpen, .. }, Lexeme { token: Token::GroupClose, .. }, rest @ ..]
                 if !rest.first().is_some_and(|next| matches!(next.token, Token::Symbol('_' | '^'))) =>
@@ -1104,7 +1100,10 @@ fn quantity(tokens: &[Lexeme]) -> Result<Option<Quantity>, TooLarge> {
         if !numeric && super::units::unit(&behind).is_none() {
             return Ok(None);
         }
-        unit.get_or_insert(behind);
+        // "$42 million": what multiplies must not be lost.
+        if unit.as_ref().is_none_or(|_| super::compare::multiplies(&behind)) {
+            unit = Some(behind);
+        }
     }
     let mut percent = false;
     // `10\%`, "28 %", `28^\circ C`
@@ -1154,7 +1153,7 @@ fn phrase(tokens: &[Lexeme]) -> Option<String> {
             text.push(' ');
         }
         match &lexeme.token {
-            Token::Word(word) | Token::Text(word) | Token::Command(word) => text += word,
+            Token::Word(word) | Token::Text(word) => text += word,
             Token::Letter(letter) => text.push(*letter),
             // "5 feet 3 inches" has two values.
             Token::Number { digits, .. } if at > 0 && matches!(tokens[at - 1].token, Token::Symbol('^') | Token::GroupOpen) => {

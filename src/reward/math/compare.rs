@@ -6,6 +6,8 @@
 
 mod wording;
 
+use std::cmp::Ordering;
+
 use num_bigint::BigInt;
 use num_integer::Integer;
 use num_rational::BigRational;
@@ -46,8 +48,10 @@ impl<'a> Comparison<'a> {
     /// Whether `response` is `gold`.
     pub fn same(&mut self, gold: &Answer, response: &Answer) -> Verdict {
         use Answer as A;
+        if gold == response {
+            return Ok(!matches!(gold, A::Opaque(tokens) if tokens.is_empty()));
+        }
         match (gold, response) {
-            (A::Opaque(gold), A::Opaque(response)) => Ok(!gold.is_empty() && gold == response),
             (A::Opaque(_), _) | (_, A::Opaque(_)) => Ok(false),
             (A::Equals { .. }, _) | (_, A::Equals { .. }) => self.equations(gold, response),
             (A::Quantity(gold), A::Quantity(response)) => self.quantities(gold, response),
@@ -120,7 +124,7 @@ impl<'a> Comparison<'a> {
     fn texts(&self, gold: &str, response: &str) -> bool {
         match self.options.case {
             Case::Match => gold == response,
-            Case::Ignore => gold.to_lowercase() == response.to_lowercase(),
+            Case::Ignore => gold == response || gold.chars().flat_map(char::to_lowercase).eq(response.chars().flat_map(char::to_lowercase)),
         }
     }
 
@@ -178,11 +182,14 @@ impl<'a> Comparison<'a> {
     fn stands_for_value(&mut self, name: Option<&str>, sides: &[Answer]) -> Verdict {
         match name {
             // "A = B" says of one option that it is another.
-            Some(name) => Ok(self.options.assignment_as_value == Allow::Accept
-                && !wording::denies(name)
+            Some(name) => {
                 // (x, y) = 42 is no value of either.
-                && !(matches!(sides[0], Answer::Delimited { .. } | Answer::List(_)) && matches!(last(sides), Answer::Quantity(_)))
-                && !(is_option(&sides[0]) && is_option(last(sides)))),
+                let of_several =
+                    matches!(sides[0], Answer::Delimited { .. } | Answer::List(_)) && matches!(last(sides), Answer::Quantity(_));
+                let of_options = is_option(&sides[0]) && is_option(last(sides));
+                let accepted = self.options.assignment_as_value == Allow::Accept;
+                Ok(accepted && !wording::denies(name) && !of_several && !of_options)
+            }
             None => self.is_computed(sides),
         }
     }
@@ -249,7 +256,7 @@ impl<'a> Comparison<'a> {
                 continue;
             }
             let width = if places > 0 { power_of_ten(-places) } else { BigRational::new(1.into(), 2.into()) };
-            if equal::within(value, &rounded, &width, &mut self.budget)? == Some(true) {
+            if self.is_within(value, &rounded, &width)? {
                 return Ok(true);
             }
         }
@@ -440,10 +447,10 @@ impl<'a> Comparison<'a> {
         }
         // The difference of neighbours says all: x + y < 1 is x < 1 - y.
         let difference = |terms: &[Expr], at: usize| Expr::Sum(vec![terms[at + 1].clone(), terms[at].clone().negated()]);
-        for at in 0..relations.len() {
+        for (at, relation) in relations.iter().enumerate() {
             let (gold, response) = (difference(&terms, at), difference(&other, at));
             let mut same = equal::equal(&gold, &response, &mut self.budget)? == Some(true);
-            if !same && relations[at] == '≠' {
+            if !same && *relation == '≠' {
                 same = self.same_zeros(&gold, &response)?;
             }
             if !same {
@@ -454,6 +461,9 @@ impl<'a> Comparison<'a> {
     }
 
     fn quantities(&mut self, gold: &Quantity, response: &Quantity) -> Verdict {
+        if gold.unit.is_none() && response.unit.is_none() && !gold.percent && !response.percent {
+            return self.values(&gold.value, &response.value);
+        }
         // "42 million" is a number of its own, whatever units mean.
         match (multiplied(gold), multiplied(response)) {
             (None, None) => self.measures(gold, response),
@@ -547,7 +557,21 @@ impl<'a> Comparison<'a> {
             },
         };
         let width = value.abs() * tolerance;
-        Ok(equal::within(other, &value, &width, &mut self.budget)? == Some(true))
+        Ok(self.is_within(other, &value, &width)?)
+    }
+
+    /// Whether |expression - value| <= width. A value that cannot be computed well enough to be seen near that is not.
+    fn is_within(&mut self, expression: &Expr, value: &BigRational, width: &BigRational) -> Verdict {
+        if equal::within(expression, value, width, &mut self.budget)? != Some(true) {
+            return Ok(false);
+        }
+        let around = width * BigRational::from_integer(2.into());
+        if around.is_zero() {
+            return Ok(true);
+        }
+        let (below, above) = (Expr::Number(value - &around), Expr::Number(value + &around));
+        Ok(equal::order(expression, &below, &mut self.budget)? == Some(Ordering::Greater)
+            && equal::order(expression, &above, &mut self.budget)? == Some(Ordering::Less))
     }
 
     fn rounds(&mut self, gold: &Expr, response: &Expr) -> Verdict {
@@ -571,7 +595,7 @@ impl<'a> Comparison<'a> {
                 {
                     return Ok(false);
                 }
-                Ok(!value.is_zero() && equal::within(exact, value, &half(*places), &mut self.budget)? == Some(true))
+                Ok(!value.is_zero() && self.is_within(exact, value, &half(*places))?)
             }
             (exact, Expr::Decimal { value, places }) => {
                 let digits = significant(value, *places);
@@ -586,7 +610,7 @@ impl<'a> Comparison<'a> {
                 }
                 // Printed floats are rounded or cut.
                 let width = if digits >= ROUNDED_DIGITS { power_of_ten(-places) } else { half(*places) };
-                Ok(!value.is_zero() && equal::within(exact, value, &width, &mut self.budget)? == Some(true))
+                Ok(!value.is_zero() && self.is_within(exact, value, &width)?)
             }
             _ => Ok(false),
         }
@@ -650,6 +674,11 @@ fn has_names(items: &[Answer]) -> bool {
     let names: Vec<&String> =
         items.iter().filter_map(|item| if let Answer::Equals { name, .. } = item { name.as_ref() } else { None }).collect();
     names.len() == items.len() && names.iter().any(|name| *name != names[0])
+}
+
+/// Whether words behind a value multiply it: "million".
+pub fn multiplies(words: &str) -> bool {
+    wording::multiplier(words).is_some()
 }
 
 /// A quantity with what its unit multiplies it with ("million") multiplied in.

@@ -292,9 +292,12 @@ fn may_be_whole(text: &str, line_breaks: bool) -> bool {
 
 /// What follows the last thoughts; nothing if they do not end. A template may have opened them.
 fn after_thoughts(text: &str) -> Option<&str> {
-    let last = |mark: &'static str| text.rmatch_indices(mark).find_map(|(at, _)| Some((at, thoughts_tag(&text[at + mark.len()..])?)));
+    let bytes = text.as_bytes();
     // Each kind of bracket on its own: texts are long, and one byte is found quickly.
-    match last("<").max(last("◁")) {
+    let angles = bytes.windows(2).enumerate().rev().filter(|(_, pair)| pair[0] == b'<' && b"/|tTrR".contains(&pair[1]));
+    let angle = angles.map(|(at, _)| at).find_map(|at| Some((at, thoughts_tag(&text[at + 1..])?)));
+    let triangle = text.rmatch_indices('◁').find_map(|(at, mark)| Some((at, thoughts_tag(&text[at + mark.len()..])?)));
+    match angle.max(triangle) {
         Some((_, (closes, rest))) => closes.then_some(rest),
         None => Some(text),
     }

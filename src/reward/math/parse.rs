@@ -676,6 +676,14 @@ impl<'a> Parser<'a> {
                 if matches!(name, "overline" | "bar") && is_complex(&inside) {
                     return Ok(Expr::Apply(F::Conjugate, vec![inside]));
                 }
+                // A vector from A to B is none from B to A.
+                if name == "overrightarrow"
+                    && let Expr::Product(points) = &inside
+                    && let Some(points) =
+                        points.iter().map(|p| if let Expr::Symbol(p) = p { Some(p.as_str()) } else { None }).collect::<Option<Vec<_>>>()
+                {
+                    return Ok(Expr::Symbol(format!("{name} {}", points.join(" "))));
+                }
                 Ok(Expr::Unknown(name.to_owned(), vec![inside]))
             }
             "angle" | "measuredangle" | "triangle" | "nabla" | "partial" | "Delta" => {
