@@ -68,7 +68,7 @@ fn reduced((above, below): Number) -> Number {
 
 fn spelled_number(value: Number, choices: &mut Choices) -> String {
     let (above, below) = reduced(value);
-    let sign = if above < 0 { choices.of(&["-", "−", "-{}"]) } else { choices.of(&["", "", "+", "{}"]) };
+    let sign = if above < 0 { choices.of(&["-", "−", "- "]) } else { choices.of(&["", "", "+", "{}"]) };
     let above = above.abs();
     let mut spellings = vec![
         format!("\\frac{{{above}}}{{{below}}}"),
@@ -431,14 +431,12 @@ proptest! {
     #[test]
     fn several_answers_are_not_one(
         (number, more, joint, one, other) in
-            (number(), 1i64..9, prop::sample::select(vec![", ", " or ", " and ", "; ", " \\text{ or } ", " = ", " \\approx ", " / ", " "]), choices(), choices())
+            (number(), 1i64..9, prop::sample::select(vec![", ", " or ", " and ", "; ", " \\text{ or } ", " = ", " \\approx "]), choices(), choices())
     ) {
         let value = Value::Number(number);
         let (plain, also) = (spelled_number(number, &mut Choices { numbers: &one, at: 0 }), (number.0 + more * number.1, number.1));
         let also = spelled_number(also, &mut Choices { numbers: &other, at: 3 });
-        // What is a mixed number or a quotient is another number: "3 1/2", "4 / 2".
         let reference = spelled(&value, &other);
-        prop_assume!(joint.trim() != "/" && !joint.trim().is_empty());
         for stuffed in [format!("{plain}{joint}{also}"), format!("{also}{joint}{plain}"), format!("{also}{joint}{plain}{joint}{also}")] {
             // An equation is computed on the way; it ends with the answer.
             if matches!(joint.trim(), "=" | "\\approx") && stuffed.ends_with(&plain) && !also.chars().all(|c| c.is_ascii_digit()) {

@@ -557,7 +557,7 @@ impl<'a> Comparison<'a> {
             },
         };
         let width = value.abs() * tolerance;
-        Ok(self.is_within(other, &value, &width)?)
+        self.is_within(other, &value, &width)
     }
 
     /// Whether |expression - value| <= width. A value that cannot be computed well enough to be seen near that is not.
