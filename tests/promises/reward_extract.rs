@@ -3,6 +3,7 @@
 use adaroll::reward::math::extract::{Extraction, boxes, extract, gold, gold_in_text};
 use adaroll::reward::math::{Mark, Options};
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 fn lenient() -> Options {
     Options { lenient: true, ..Options::default() }
@@ -479,8 +480,15 @@ fn piece() -> impl Strategy<Value = String> {
     prop_oneof![4 => proptest::sample::select(PIECES.to_vec()).prop_map(str::to_owned), 1 => ".{0,4}"]
 }
 
+/// The fast tier draws the same cases every time; with PROPTEST_CASES in the environment there are as many as it says, others each time.
+fn cases(few: u32) -> ProptestConfig {
+    let given = std::env::var_os("PROPTEST_CASES").is_some();
+    let default = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    if given { default } else { ProptestConfig { cases: few, rng_seed: RngSeed::Fixed(7), ..default } }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4000))]
+    #![proptest_config(cases(4000))]
 
     #[test]
     fn any_text_is_searched_without_a_panic(pieces in proptest::collection::vec(piece(), 0..24), lenient: bool, line_breaks: bool, brackets: bool) {

@@ -12,6 +12,8 @@ use super::units::unit;
 
 /// Most items of a list, entries of a matrix, or steps of a chain.
 const ITEMS: usize = 200;
+/// Most parts of a union.
+const UNIONS: usize = 40;
 /// Most words behind a value.
 const PHRASE: usize = 16;
 /// Deepest nesting of lists, sets and their like.
@@ -663,6 +665,11 @@ fn combined(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge>
         });
     }
     let Some(at) = last else { return Ok(None) };
+    // A union of many nests to the left.
+    let parts = outside(tokens, |t| matches!(t, Token::Symbol('∪' | '∩' | '∖' | '-') | Token::Letter('U'))).len();
+    if parts > UNIONS {
+        return Err(TooLarge("a union of more than 40 parts"));
+    }
     let operation = match tokens[at].token {
         Token::Symbol('-') => '∖',
         Token::Symbol(c) => c,
@@ -670,15 +677,10 @@ fn combined(tokens: &[Lexeme], depth: usize) -> Result<Option<Answer>, TooLarge>
     };
     let left = match letter_set(&tokens[..at]).filter(|_| operation == '∖') {
         Some(name) => Answer::Named(name),
-        None => read(&tokens[..at], depth_of_union(depth, tokens.len())?)?,
+        None => read(&tokens[..at], depth)?,
     };
     let right = read(&tokens[at + 1..], depth + 1)?;
     Ok(Some(Answer::Combination(operation, Box::new(left), Box::new(right))))
-}
-
-/// A union of many nests to the left: its length is limited, not by the depth of lists.
-fn depth_of_union(depth: usize, tokens: usize) -> Result<usize, TooLarge> {
-    if tokens > 1000 { Err(TooLarge("a union of more than 1000 parts")) } else { Ok(depth) }
 }
 
 /// The bracket or group that encloses all tokens: where its inside is.

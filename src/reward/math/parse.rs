@@ -561,12 +561,15 @@ impl<'a> Parser<'a> {
 
     /// One operand in braces, or the next digit or letter: `\frac12`, `\frac{1}2`.
     fn braced(&mut self) -> Parsed {
-        match self.peek() {
+        self.enter()?;
+        let operand = match self.peek() {
             Some(Token::GroupOpen) => self.group(),
             // LaTeX takes one digit; a longer number is cut.
             Some(Token::Number { .. } | Token::Letter(_) | Token::Command(_)) => self.plain_operand(),
             _ => Err(Failure::NotMathematics),
-        }
+        };
+        self.depth -= 1;
+        operand
     }
 
     fn fraction(&mut self) -> Parsed {
@@ -800,6 +803,7 @@ impl<'a> Parser<'a> {
 
     /// Operands side by side: numbers, letters, fractions, roots; functions end it, unless one comes first.
     fn implicit_product(&mut self) -> Result<Option<Expr>, Failure> {
+        self.enter()?;
         let mut factors = Vec::new();
         while let Some(token) = self.peek() {
             let belongs = match token {
@@ -835,6 +839,7 @@ impl<'a> Parser<'a> {
             }
             factors.push(self.factor()?);
         }
+        self.depth -= 1;
         Ok((!factors.is_empty()).then(|| product(factors)))
     }
 
