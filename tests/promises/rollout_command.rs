@@ -209,7 +209,7 @@ async fn refusals_name_the_line_and_nothing_waits_for_ever() {
     std::fs::write(&path, format!("\n{}", text.replacen("\"72\"", "\"none\"", 1))).unwrap();
     let again = command(dir.path(), &kit.url, &["--overwrite"]);
     let refused = run(&again, Progress::Quiet, std::future::pending()).await.unwrap_err().to_string();
-    for line in ["\nprompts.jsonl:2: prompts[0].reward.answer: is \"none\"", "\nprompts.jsonl:3: prompts[1].reward.answer: is \"none\""] {
+    for line in ["prompts.jsonl:2: prompts[0].reward.answer: is \"none\"", "prompts.jsonl:3: prompts[1].reward.answer: is \"none\""] {
         assert!(refused.contains(line), "{refused}");
     }
     write_prompts(dir.path(), 3);
