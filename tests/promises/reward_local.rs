@@ -65,7 +65,7 @@ fn no_pattern_runs_away() {
         assert_eq!(judge(&json!({"kind": "regex", "pattern": pattern}), &text), Verdict::Scored(0.0), "{pattern}");
     }
     // Too many states to remember: the slowest of the engines, as large as a pattern may be.
-    let text = mixed(100_000);
+    let text = mixed(20_000);
     assert_eq!(judge(&json!({"kind": "regex", "pattern": "[ab]*a[ab]{9000}c"}), &text), Verdict::Scored(0.0));
     assert!(Spec::read(&json!({"kind": "regex", "pattern": "[ab]*a[ab]{90000}c"})).unwrap_err().problem.contains("compiles to more than"));
     let text = format!("{}!", "a".repeat(200_000));
