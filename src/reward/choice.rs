@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 
 use regex::{Regex, RegexBuilder};
 
-use super::math::extract::{Extraction, extract};
+use super::math::extract::{Extraction, boxes, extract};
 use super::math::{Mark, Options};
-use super::{Found, Ruling, marks, shortened};
+use super::{Found, Ruling, shortened};
 use crate::field::FieldError;
 
 /// Most choices.
@@ -93,7 +93,7 @@ impl Choice {
     /// The choice that `text` settles on, if there is one, and how it was found.
     fn find<'a>(&'a self, text: &str) -> Option<(&'a str, &'static str)> {
         let text = text.trim();
-        let boxed = marks::boxes(text).find_map(|(at, inside)| {
+        let boxed = boxes(text).find_map(|(at, inside)| {
             let inside = inside.trim();
             let found = self.alone.captures(inside).or_else(|| self.first.captures(inside))?;
             Some((at, (self.named(found.name("choice")?.as_str(), true)?, "choice/boxed")))

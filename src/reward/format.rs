@@ -6,7 +6,6 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use super::marks::braced;
 use super::{Found, Ruling};
 use crate::field::FieldError;
 
@@ -191,4 +190,20 @@ impl<'de> Deserialize<'de> for Think {
             _ => Err(serde::de::Error::custom("must be true, false, \"optional\" or \"prefilled\"")),
         }
     }
+}
+
+/// What stands inside the braces that `text` starts with, at most `limit` bytes, and what follows them.
+fn braced(text: &str, limit: usize) -> Option<(&str, &str)> {
+    let mut depth = 0usize;
+    for (at, character) in text.char_indices().take_while(|(at, _)| *at <= limit) {
+        match character {
+            '{' => depth += 1,
+            '}' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some((text.get(1..at)?, &text[at + 1..]));
+        }
+    }
+    None
 }

@@ -16,8 +16,10 @@ mod modular;
 mod numeric;
 mod options;
 pub mod parse;
+mod reference;
 pub mod region;
 pub mod units;
+mod wording;
 
 use std::borrow::Cow;
 
@@ -27,12 +29,10 @@ use answer::{Answer, answer};
 use compare::Comparison;
 use expr::TooLarge;
 use extract::{Extracted, Extraction};
-use lex::{Commas, Lexeme, Token, lex};
+use lex::{Commas, Lexeme, lex};
+use reference::{said_number, unusable};
 
 use super::found::{Found, Ruling};
-
-/// Longest reference that is words, in bytes.
-const WORDS_BYTES: usize = 400;
 
 /// A reference, read once.
 #[derive(Clone, Debug)]
@@ -136,15 +136,11 @@ impl Gold {
             Ok(read) => read,
             Err(too_large) => return limit(too_large),
         };
-        let cased = self.options.case == Case::Match || self.options.unreduced_fractions == Allow::Refuse;
-        if !read.tokens.is_empty() && read.tokens == self.read.tokens && !cased {
-            return found(Ruling::Correct, "identical");
-        }
-        if read.tokens == self.read.tokens && !read.tokens.is_empty() {
-            return found(Ruling::Correct, "identical");
-        }
         if read.tokens.is_empty() {
             return found(Ruling::NoAnswer, "nothing");
+        }
+        if read.tokens == self.read.tokens {
+            return found(Ruling::Correct, "identical");
         }
         let how = kind(&self.read.answer);
         if self.options.compare == Compare::Text {
@@ -223,99 +219,4 @@ fn same_text(gold: &str, text: &str, cased: bool) -> bool {
     }
     let letters = |text: &str| text.chars().all(|c| c.is_alphabetic() || c == ' ' || c == '-' || c == '\'');
     !cased && letters(gold) && letters(text) && gold.to_lowercase() == text.to_lowercase()
-}
-
-/// "The answer is 72": a number that a sentence says is taken for the reference. Other sentences are refused.
-fn said_number(text: &str) -> Option<&str> {
-    let text = text.trim();
-    let behind = ["The answer is ", "the answer is ", "Answer is ", "answer is ", "Answer: ", "answer: "]
-        .iter()
-        .find_map(|said| text.strip_prefix(said))?;
-    let number = behind.trim().trim_end_matches('.');
-    let plain = number.chars().all(|c| c.is_ascii_digit() || ".,/-%".contains(c)) && number.contains(|c: char| c.is_ascii_digit());
-    plain.then_some(number)
-}
-
-/// Why such a text is no reference.
-fn unusable(text: &str, answer: &Answer) -> Option<&'static str> {
-    const PLACEHOLDERS: [&str; 24] = [
-        "none",
-        "null",
-        "nan",
-        "n/a",
-        "na",
-        "nil",
-        "no answer",
-        "no answer given",
-        "answer",
-        "proof",
-        "proved",
-        "see proof",
-        "see solution",
-        "see figure",
-        "see the figure",
-        "see above",
-        "see below",
-        "todo",
-        "tbd",
-        "unknown",
-        "omitted",
-        "no solution given",
-        "not available",
-        "not given",
-    ];
-    const NUMBER_WORDS: [&str; 32] = [
-        "zero",
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "eleven",
-        "twelve",
-        "thirteen",
-        "fourteen",
-        "fifteen",
-        "sixteen",
-        "seventeen",
-        "eighteen",
-        "nineteen",
-        "twenty",
-        "thirty",
-        "forty",
-        "fifty",
-        "sixty",
-        "seventy",
-        "eighty",
-        "ninety",
-        "hundred",
-        "thousand",
-        "million",
-        "and",
-    ];
-    let plain = text.trim().trim_matches(|c: char| c.is_ascii_punctuation() && !matches!(c, '\\' | '{' | '}' | '$' | '^')).to_lowercase();
-    let plain = plain.strip_prefix("text{").map_or(plain.as_str(), |rest| rest.trim_end_matches('}')).trim();
-    if PLACEHOLDERS.contains(&plain) {
-        return Some("is a placeholder and no answer; give the answer itself, or leave the prompt out");
-    }
-    let words: Vec<&str> = plain.split([' ', '-']).filter(|word| !word.is_empty()).collect();
-    let last_words = words.iter().rev().take_while(|word| NUMBER_WORDS.contains(word)).count();
-    if last_words > 0 && (last_words == words.len() || matches!(words[0], "answer" | "the")) {
-        return Some("spells a number in words; give it in digits");
-    }
-    if words.len() > 2 && (plain.starts_with("answer is ") || plain.starts_with("the answer is ")) {
-        return Some("is a sentence about the answer; give the answer alone");
-    }
-    match answer {
-        Answer::Words(words, _) if words.len() > WORDS_BYTES => Some("is longer than 400 bytes of prose; give the answer alone"),
-        Answer::Opaque(tokens) if tokens.iter().all(|token| matches!(token, Token::Symbol(_))) => {
-            Some("holds nothing but punctuation; give the answer itself")
-        }
-        _ => None,
-    }
 }

@@ -13,7 +13,6 @@ pub mod format;
 mod found;
 mod judge;
 pub mod length;
-mod marks;
 pub mod math;
 pub mod pattern;
 mod pool;

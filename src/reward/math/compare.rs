@@ -4,8 +4,6 @@
 //! a set, an inequality for an interval). Values are equal exactly, by [`equal`](super::equal), or by the rule of rounding in [`Options`].
 //! All work of one verdict is charged to one budget.
 
-mod wording;
-
 use std::cmp::Ordering;
 
 use num_bigint::BigInt;
@@ -19,6 +17,7 @@ use super::expr::{Constant, Expr, Function, TooLarge};
 use super::options::{Allow, Case, ListOrder, Names, Options, Percent, Rounding, Units};
 use super::parse::is_unreduced;
 use super::region::{region, substituted};
+use super::wording;
 
 /// A decimal of so many significant digits is a rounded value where the exact one is asked for.
 const ROUNDED_DIGITS: usize = 12;
@@ -674,11 +673,6 @@ fn has_names(items: &[Answer]) -> bool {
     let names: Vec<&String> =
         items.iter().filter_map(|item| if let Answer::Equals { name, .. } = item { name.as_ref() } else { None }).collect();
     names.len() == items.len() && names.iter().any(|name| *name != names[0])
-}
-
-/// Whether words behind a value multiply it: "million".
-pub fn multiplies(words: &str) -> bool {
-    wording::multiplier(words).is_some()
 }
 
 /// A quantity with what its unit multiplies it with ("million") multiplied in.

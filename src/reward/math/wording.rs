@@ -5,10 +5,10 @@
 
 use num_bigint::BigInt;
 
-use super::super::units::Unit;
+use super::units::Unit;
 
 /// Words that turn a value into something else: they deny it, offer another one, or go on computing. Both sides must have the same of them.
-const TURNING: [&str; 86] = [
+const TURNING: [&str; 58] = [
     "not",
     "no",
     "never",
@@ -54,6 +54,23 @@ const TURNING: [&str; 86] = [
     "tenths",
     "hundredths",
     "thousandths",
+    "base",
+    "binary",
+    "octal",
+    "hexadecimal",
+    "factorial",
+    "infinity",
+    "divided",
+    "multiplied",
+    "sqrt",
+    "pi",
+    "wait",
+    "guess",
+    "respectively",
+];
+
+/// Numbers in words.
+const NUMERALS: [&str; 28] = [
     "zero",
     "one",
     "two",
@@ -82,19 +99,6 @@ const TURNING: [&str; 86] = [
     "seventy",
     "eighty",
     "ninety",
-    "base",
-    "binary",
-    "octal",
-    "hexadecimal",
-    "factorial",
-    "infinity",
-    "divided",
-    "multiplied",
-    "sqrt",
-    "pi",
-    "wait",
-    "guess",
-    "respectively",
 ];
 
 /// Words that a name does not have: "not = 42" and "a wrong answer = 42" name nothing.
@@ -110,7 +114,7 @@ pub(super) fn contradict(gold: Option<&str>, response: Option<&str>, known: (Opt
     let turns = |text: Option<&str>, known: Option<Unit>| -> Vec<String> {
         // "square inches" and "cm squared" are units and turn nothing.
         let text = if known.is_some() { "" } else { text.unwrap_or("") };
-        words(text).filter(|word| TURNING.contains(&word.as_str())).collect()
+        words(text).filter(|word| TURNING.contains(&word.as_str()) || is_numeral(word)).collect()
     };
     if turns(gold, known.0) != turns(response, known.1) {
         return true;
@@ -168,4 +172,9 @@ pub(super) fn multiplier(unit: &str) -> Option<(BigInt, &str)> {
 /// Whether words before a sign of equality deny what follows it.
 pub(super) fn denies(name: &str) -> bool {
     words(name).any(|word| DENYING.contains(&word.as_str()))
+}
+
+/// Whether a word in lower case is a number from zero to ninety.
+pub(super) fn is_numeral(word: &str) -> bool {
+    NUMERALS.contains(&word)
 }
