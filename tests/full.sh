@@ -45,7 +45,7 @@ run() { echo; echo "== $1"; shift; "$@" 2>&1; }
   # Answers and references from a fuzzer, a minute a target; it wants a nightly compiler and cargo-fuzz (`cargo install cargo-fuzz`).
   if wanted fuzz; then
     for target in extract equivalence parse; do
-      run "fuzz $target" sh -c "cd tests/full/fuzz && cargo +nightly fuzz run --fuzz-dir . $target corpus/$target -- -max_total_time=60 -timeout=5"
+      run "fuzz $target" sh -c "mkdir -p target/fuzz/$target && cd tests/full/fuzz && cargo +nightly fuzz run --fuzz-dir . $target ../../../target/fuzz/$target corpus/$target -- -max_total_time=60 -timeout=5"
     done
     run "properties of the verifier" env PROPTEST_CASES=20000 cargo test --test promises -- math_properties:: reward_equal:: reward_extract::
   fi
